@@ -1,0 +1,3 @@
+from spt.cli import main
+
+main()

@@ -1,0 +1,81 @@
+"""The command line: parse, call, print.  One command a file, imported when it is used."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from spt.errors import SptError
+from spt.version import __version__
+
+__all__ = ["LazyGroup", "main"]
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on use, so that `--help` and completion stay fast.
+
+    `commands` maps a command's name to ("module:attribute", one-line help).
+    """
+
+    def __init__(self, *args: object, lazy: dict[str, tuple[str, str]], **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return None
+        module, _, attribute = self.lazy[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
+
+
+COMMANDS = {
+    "init": ("spt.cli.init:init", "Make a deployment repository, or name the stock of an existing one"),
+    "export": ("spt.cli.export:export", "Write a system's files into a folder"),
+    "generate": ("spt.cli.generate:generate", "Decode a prompt and print tokens, tau and tokens per second"),
+    "entry": ("spt.cli.entry:entry", "List, show, apply, verify and make memory entries"),
+}
+
+
+@click.command(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="spt")
+def cli() -> None:
+    """Patches and memory for speculative decoding, kept in git.
+
+    A memory entry is a proven mechanism: a code delta, its requirements, a correctness contract and evidence.
+
+    \b
+    Example:
+      spt init demo && cd demo && spt entry verify --all && spt entry apply best-first-tree
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The `spt` command: errors become one line and a hint on standard error, and a documented exit code."""
+    try:
+        cli.main(args=None if arguments is None else list(arguments), prog_name="spt", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except SptError as error:
+        click.echo(f"error: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader went away (`spt entry list | head`): not our fault, and nothing more to say.
+        sys.stderr.close()
+        sys.exit(0)

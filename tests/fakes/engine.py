@@ -1,0 +1,296 @@
+"""A conforming worker (docs/protocol.md) with scripted speed, noise, mismatches and crashes.
+
+    python tests/fakes/engine.py --in-fd 3 --out-fd 4
+
+Its language is a pure function of the ids so far, so that any instance can score what another said: the best
+token, the runner-up and the gap between them come from a hash of the last 8 ids and the position.
+What it does wrong is scripted by its options, declared in `hello` like any engine's.
+Standard library only.
+"""
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import queue
+import random
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+VOCABULARY = 1000
+STOP_ID = 2
+MAX_LINE = 16 << 20
+
+OPTIONS = {
+    "step_ms": (1.0, [0.0, 1e5], "time of one exact pass"),
+    "prefill_ms": (1.0, [0.0, 1e5], "time of a prefill"),
+    "load_ms": (0.0, [0.0, 1e6], "time of a load"),
+    "noise": (0.0, [0.0, 1.0], "relative standard deviation of every wait"),
+    "tau": (1, [1, 64], "tokens an exact pass"),
+    "mismatch": (0.0, [0.0, 1.0], "share of emitted tokens that are the runner-up instead of the best"),
+    "far": (0.0, [0.0, 1.0], "share of emitted tokens that are far from the best"),
+    "mismatch_after": (0, [0, 10**9], "no mismatch before this output index"),
+    "stop_rate": (0.01, [0.0, 1.0], "share of positions whose best token is the stop id"),
+    "early_stop": (0, [0, 10**9], "emit the stop id at this output index (0: never)"),
+    "crash_after": (0, [0, 10**9], "exit with status 7 after so many emitted tokens (0: never)"),
+    "hang_after": (0, [0, 10**9], "stop answering after so many emitted tokens (0: never)"),
+    "stray": (0, [0, 1], "print to standard output and standard error between lines"),
+    "bad_line": (0, [0, 10**9], "write a line that is not JSON after so many lines (0: never)"),
+    "drop_done": (0, [0, 1], "never send done"),
+    "seed": (0, [0, 2**31], "seed of noise and mismatches"),
+}
+LOAD = {"target", "drafter", "dtype", "device", "mode", "head", "options", "prepared", "limits"}
+GENERATE = {"id", "prompt", "max_tokens", "stop_ids", "ignore_eos", "sampling", "logprobs", "digest"}
+FIELDS = {
+    "load": LOAD,
+    "prepare": LOAD | {"dir"},
+    "generate": GENERATE,
+    "cancel": {"id"},
+    "score": {"id", "ids", "start", "sampling"},
+    "lattice": {"id", "ids", "start", "file"},
+    "record": {"on", "file"},
+    "profile": {"on", "file"},
+    "stats": set(),
+    "shutdown": set(),
+}
+
+
+class ProtocolError(Exception):
+    def __init__(self, code: str, message: str, request: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.request = code, message, request
+
+
+def facts(ids: list[int]) -> tuple[int, int, float, float]:
+    """Best token, runner-up, their gap in logits, and a uniform number: what the language says after `ids`."""
+    raw = hashlib.blake2b(struct.pack(f"<{len(ids[-8:])}qq", *ids[-8:], len(ids)), digest_size=24).digest()
+    best, second, gap, uniform = struct.unpack("<IIdQ", raw[:8] + struct.pack("<d", 0) + raw[8:16])
+    gap = -math.log((int.from_bytes(raw[16:20], "little") + 0.5) / 2**32)
+    best = 3 + best % (VOCABULARY - 3)
+    second = 3 + second % (VOCABULARY - 3)
+    if second == best:
+        second = 3 + (best - 2) % (VOCABULARY - 3)
+    return best, second, gap, uniform / 2**64
+
+
+class Engine:
+    def __init__(self, send) -> None:
+        self.send = send
+        self.options: dict[str, float] | None = None
+        self.limits = {"context": 0, "requests": 0}
+        self.open: dict[str, dict] = {}
+        self.counters = {"requests": 0, "steps": 0, "tokens": 0}
+        self.emitted = 0
+
+    def best(self, ids: list[int]) -> tuple[int, int, float]:
+        best, second, gap, uniform = facts(ids)
+        return (STOP_ID if uniform < self.options["stop_rate"] else best), second, gap
+
+    def wait(self, ms: float) -> None:
+        ms *= max(0.0, 1 + self.random.gauss(0, self.options["noise"]))
+        time.sleep(ms / 1e3)
+
+    def load(self, line: dict) -> None:
+        values = {name: default for name, (default, _, _) in OPTIONS.items()}
+        for name, value in line["options"].items():
+            if name not in OPTIONS:
+                raise ProtocolError("bad_option", f"unknown option '{name}'")
+            low, high = OPTIONS[name][1]
+            if not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ProtocolError("bad_option", f"option '{name}' is {value!r}, not in {low}..{high}")
+            values[name] = value
+        self.options, self.limits = values, line["limits"]
+        self.random = random.Random(values["seed"])
+        self.open.clear()
+        self.wait(values["load_ms"])
+
+    def on_load(self, line: dict) -> None:
+        begin = time.monotonic()
+        self.load(line)
+        self.send("ready", load_s=time.monotonic() - begin, bytes=0, vocabulary=VOCABULARY,
+                  stop_ids=[STOP_ID], context=line["limits"]["context"])  # fmt: skip
+
+    def on_prepare(self, line: dict) -> None:
+        self.load(line)
+        data = b"prepared by the fake engine\n"
+        (Path(line["dir"]) / "fake.txt").write_bytes(data)
+        listing = f"{hashlib.sha256(data).hexdigest()}  fake.txt\n"
+        self.send("prepared", files=1, bytes=len(data), digest=hashlib.sha256(listing.encode()).hexdigest())
+        sys.exit(0)
+
+    def on_generate(self, line: dict) -> None:
+        name = line["id"]
+        if name in self.open:
+            raise ProtocolError("duplicate_id", f"request '{name}' is open already", name)
+        if len(self.open) >= self.limits["requests"]:
+            raise ProtocolError("busy", f"{len(self.open)} requests are open", name)
+        if not line["prompt"]:
+            raise ProtocolError("bad_request", "the prompt is empty", name)
+        if max(line["prompt"]) >= VOCABULARY:
+            raise ProtocolError("bad_request", f"id {max(line['prompt'])} is outside the vocabulary", name)
+        if len(line["prompt"]) + line["max_tokens"] > self.limits["context"]:
+            raise ProtocolError("too_long", f"prompt and answer exceed {self.limits['context']} tokens", name)
+        self.open[name] = {**line, "answer": [], "steps": 0}
+        self.counters["requests"] += 1
+        self.wait(self.options["prefill_ms"])
+        self.emit(name, 1)
+
+    def step(self) -> None:
+        name = next(iter(self.open))
+        self.wait(self.options["step_ms"])
+        self.open[name]["steps"] += 1
+        self.counters["steps"] += 1
+        self.emit(name, int(self.options["tau"]))
+
+    def next_token(self, request: dict) -> int:
+        options, answer = self.options, request["answer"]
+        best, second, _ = self.best(request["prompt"] + answer)
+        if options["early_stop"] and len(answer) + 1 >= options["early_stop"]:
+            return STOP_ID
+        draw = self.random.random()
+        if len(answer) >= options["mismatch_after"]:
+            if draw < options["mismatch"]:
+                return second
+            if draw < options["mismatch"] + options["far"]:
+                return 3 + (best + 7) % (VOCABULARY - 3)
+        return best
+
+    def emit(self, name: str, count: int) -> None:
+        request, ids, reason = self.open[name], [], None
+        for _ in range(count):
+            token = self.next_token(request)
+            request["answer"].append(token)
+            ids.append(token)
+            if not request["ignore_eos"] and token in request["stop_ids"]:
+                reason = "stop"
+            elif len(request["answer"]) == request["max_tokens"]:
+                reason = "length"
+            if reason:
+                break
+        self.emitted += len(ids)
+        self.counters["tokens"] += len(ids)
+        if self.options["crash_after"] and self.emitted >= self.options["crash_after"]:
+            os._exit(7)
+        if self.options["hang_after"] and self.emitted >= self.options["hang_after"]:
+            time.sleep(1e6)
+        extra = {"logprobs": [-0.5] * len(ids)} if request["logprobs"] else {}
+        self.send("tokens", id=name, ids=ids, **extra)
+        if reason and not self.options["drop_done"]:
+            self.finish(name, reason)
+
+    def finish(self, name: str, reason: str) -> None:
+        request = self.open.pop(name)
+        usage = {
+            "prompt_tok": len(request["prompt"]),
+            "completion_tok": len(request["answer"]),
+            "steps": request["steps"],
+        }
+        extra = {}
+        if request["digest"]:
+            extra["logits_sha256"] = hashlib.sha256(json.dumps(request["answer"]).encode()).hexdigest()
+        self.send("done", id=name, reason=reason, usage=usage, **extra)
+
+    def on_cancel(self, line: dict) -> None:
+        if line["id"] not in self.open:
+            raise ProtocolError("unknown_id", f"no open request '{line['id']}'", line["id"])
+        self.finish(line["id"], "cancelled")
+
+    def on_score(self, line: dict) -> None:
+        result: dict[str, list] = {"argmax": [], "margin": [], "rank": [], "logit": [], "kept": []}
+        for at in range(line["start"], len(line["ids"])):
+            best, second, gap = self.best(line["ids"][:at])
+            token = line["ids"][at]
+            margin, rank = (0.0, 0) if token == best else (gap, 1) if token == second else (gap + 10, 17)
+            for key, value in zip(result, (best, margin, rank, 20 - margin, True), strict=True):
+                result[key].append(value)
+        self.send("scores", id=line["id"], start=line["start"], **result)
+
+    def on_lattice(self, line: dict) -> None:
+        raise ProtocolError("unsupported", "the fake engine has no drafter", line["id"])
+
+    def on_record(self, line: dict) -> None:
+        self.send("ok", to="record")
+
+    def on_profile(self, line: dict) -> None:
+        self.send("ok", to="profile")
+
+    def on_stats(self, line: dict) -> None:
+        self.send("stats", counters=self.counters)
+
+    def on_shutdown(self, line: dict) -> None:
+        self.send("ok", to="shutdown")
+        sys.exit(0)
+
+    def handle(self, text: bytes) -> None:
+        try:
+            line = json.loads(text)
+            operation = line["op"] if isinstance(line, dict) and line.get("v") == 1 else None
+        except (ValueError, KeyError):
+            operation = None
+        if operation is None:
+            raise ProtocolError("malformed", "not an object with v 1 and op")
+        if operation not in FIELDS:
+            raise ProtocolError("unknown_op", f"unknown operation '{operation}'")
+        name = line.get("id") if isinstance(line.get("id"), str) else None
+        if line.keys() - {"v", "op"} != FIELDS[operation]:
+            wrong = sorted((line.keys() - {"v", "op"}) ^ FIELDS[operation])
+            raise ProtocolError("malformed", f"unknown or missing keys: {', '.join(wrong)}", name)
+        if self.options is None and operation not in ("load", "prepare", "shutdown"):
+            raise ProtocolError("not_loaded", "no model is loaded", name)
+        getattr(self, f"on_{operation}")(line)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--in-fd", type=int, required=True)
+    parser.add_argument("--out-fd", type=int, required=True)
+    arguments = parser.parse_args()
+    out = os.fdopen(arguments.out_fd, "wb", buffering=0)
+    lines: queue.Queue[bytes | None] = queue.Queue()
+    sent = 0
+
+    def read() -> None:
+        with os.fdopen(arguments.in_fd, "rb") as source:
+            while line := source.readline(MAX_LINE + 1):
+                lines.put(line)
+        lines.put(None)
+
+    def send(operation: str, **fields: object) -> None:
+        nonlocal sent
+        sent += 1
+        options = engine.options or {}
+        if options.get("stray"):
+            print("stray line on standard output", flush=True)
+            print("stray line on standard error", file=sys.stderr, flush=True)
+        if options.get("bad_line") and sent >= options["bad_line"]:
+            out.write(b"{not json\n")
+        out.write(json.dumps({"v": 1, "op": operation, **fields}).encode() + b"\n")
+
+    engine = Engine(send)
+    declared = {
+        name: {"type": "int" if isinstance(default, int) else "float", "default": default, "range": bounds,
+               "owner": "fake", "meaning": meaning}
+        for name, (default, bounds, meaning) in OPTIONS.items()
+    }  # fmt: skip
+    send("hello", engine="fake", version="1", options=declared)
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            text = lines.get(block=not engine.open)
+        except queue.Empty:
+            engine.step()
+            continue
+        if text is None:
+            sys.exit(0)
+        try:
+            engine.handle(text)
+        except ProtocolError as error:
+            send("error", id=error.request, code=error.code, message=error.message)
+
+
+if __name__ == "__main__":
+    main()
