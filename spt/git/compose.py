@@ -61,23 +61,38 @@ class Composition:
         self.objects = objects
         self.base = base
         self.parts: dict[str, Part] = {}
-        for part in parts:
-            if part.name in self.parts:
-                raise Usage(f"two entries are named '{part.name}'", "rename one of them")
-            self.parts[part.name] = part
-        self.order = topological({part.name: part.requires for part in self.parts.values()})
         self.closures: dict[str, frozenset[str]] = {}
+        self._order: list[str] | None = None
         self._rows: dict[str, dict[str, Row]] = {}
         self._touchers: dict[str, list[str]] = defaultdict(list)
-        for name in self.order:
-            part = self.parts[name]
-            self.closures[name] = frozenset({name}).union(*(self.closures[other] for other in part.requires))
-            self._rows[name] = {row.path: row for row in part.delta.rows}
-            for path in self._rows[name]:
-                self._touchers[path].append(name)
         self._merges: dict[tuple[str, frozenset[str]], State | None] = {}
         self._steps: dict[tuple[Oid, str], Oid] = {}
         self._sound: set[str] = set()
+        given = list(parts)
+        by_name = {part.name: part for part in given}
+        if len(by_name) < len(given):
+            names = [part.name for part in given]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise Usage(f"two entries are named '{twice}'", "rename one of them")
+        for name in topological({part.name: part.requires for part in given}):
+            self.add(by_name[name])
+
+    def add(self, part: Part) -> None:
+        """One more part, of a new name, whose requirements are there already."""
+        assert part.name not in self.parts
+        self.parts[part.name] = part
+        self.closures[part.name] = frozenset({part.name}).union(*(self.closures[other] for other in part.requires))
+        self._rows[part.name] = {row.path: row for row in part.delta.rows}
+        for path in self._rows[part.name]:
+            self._touchers[path].append(part.name)
+        self._order = None
+
+    @property
+    def order(self) -> list[str]:
+        """All names in the one order that every machine uses: requirements first, ties by name."""
+        if self._order is None:
+            self._order = topological({part.name: part.requires for part in self.parts.values()})
+        return self._order
 
     def closed(self, names: Iterable[str]) -> frozenset[str]:
         """The names with everything that they require; Missing for a name that is no part."""
@@ -89,7 +104,7 @@ class Composition:
         return frozenset(closed)
 
     def ordered(self, names: Iterable[str]) -> list[str]:
-        """The names in the one order that all machines use: requirements first, ties by name."""
+        """The names in `order`."""
         wanted = set(names)
         return [name for name in self.order if name in wanted]
 

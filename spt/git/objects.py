@@ -27,6 +27,7 @@ FILE, EXECUTABLE, LINK, TREE, GITLINK = 0o100644, 0o100755, 0o120000, 0o040000, 
 MAX_BLOB_BYTES = 16 * 2**20
 
 _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
+_NUMBERS = {kind: number for number, kind in _KINDS.items()}
 _TREE_ENTRY = re.compile(rb"([0-7]{5,6}) ([^\0]+)\0(.{20})", re.DOTALL)
 _LIBGIT2_FLOOR = (1, 9, 7)  # closes CVE-2026-53583 to 53587 and CVE-2026-5917
 
@@ -189,6 +190,25 @@ class Objects:
         message = commit.raw_message.decode(errors="replace")
         return Commit(str(commit.id), str(commit.tree_id), tuple(map(str, commit.parent_ids)), person, message)
 
+    def copy(self, source: "Objects", roots: Iterable[Oid]) -> None:
+        """Writes here all that the roots need of another store, each object under the id of its own bytes."""
+        waiting = list(roots)
+        while waiting:
+            oid = waiting.pop()
+            if oid in self:
+                continue
+            kind, data = source.read_any(oid)
+            if str(self._odb.write(_NUMBERS[kind], data)) != oid:
+                raise Usage(f"object '{oid[:12]}' is damaged")
+            waiting.extend(raw.hex() for raw in _named_by(kind, data))
+
+    def read_any(self, oid: Oid) -> tuple[str, bytes]:
+        """(kind, content) of an object; a blob above MAX_BLOB_BYTES is refused before it is read."""
+        if self.size(oid) > MAX_BLOB_BYTES:
+            raise Usage(f"object '{oid[:12]}' has {self.size(oid)} bytes, more than the {MAX_BLOB_BYTES} allowed")
+        number, data = self._odb.read(oid)
+        return _KINDS[int(number)], data
+
     def merge_with_markers(self, base: Oid | None, ours: Oid | None, theirs: Oid | None) -> bytes:
         """A three-way merge of one file whose conflicts stand in it between markers."""
         sides = [None if oid is None else pygit2.IndexEntry("file", oid, FILE) for oid in (base, ours, theirs)]
@@ -206,10 +226,7 @@ class Objects:
             seen.add(raw)
             number, data = self._memory.held[raw]
             kind = _KINDS[number]
-            if kind == "tree":
-                waiting.extend(entry[2] for entry in _TREE_ENTRY.findall(data))
-            elif kind == "commit":
-                waiting.extend(_named_by_commit(data))
+            waiting.extend(_named_by(kind, data))
             yield kind, data
 
     def pack(self, roots: Iterable[Oid]) -> bytes | None:
@@ -225,17 +242,20 @@ class Objects:
         return body + hashlib.sha1(body).digest()
 
 
-def _named_by_commit(data: bytes) -> Iterator[bytes]:
-    for line in data.partition(b"\n\n")[0].splitlines():
-        key, _, value = line.partition(b" ")
-        if key in (b"tree", b"parent"):
-            yield bytes.fromhex(value.decode())
+def _named_by(kind: str, data: bytes) -> Iterator[bytes]:
+    """Raw ids of the objects that a tree or commit needs; a gitlink's commit is another repository's."""
+    if kind == "tree":
+        yield from (raw for mode, _, raw in _TREE_ENTRY.findall(data) if mode != b"160000")
+    elif kind == "commit":
+        for line in data.partition(b"\n\n")[0].splitlines():
+            key, _, value = line.partition(b" ")
+            if key in (b"tree", b"parent"):
+                yield bytes.fromhex(value.decode())
 
 
 def _pack_header(kind: str, size: int) -> bytes:
     """Type and length as a pack writes them: 3 bits and 4 bits, then 7 bits a byte, low ones first."""
-    number = {name: number for number, name in _KINDS.items()}[kind]
-    byte, size = number << 4 | size & 0xF, size >> 4
+    byte, size = _NUMBERS[kind] << 4 | size & 0xF, size >> 4
     header = bytearray()
     while size:
         header.append(byte | 0x80)

@@ -6,6 +6,7 @@ no system or global configuration, and switches that outrank the repository's ow
 """
 
 import os
+import resource
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,10 @@ def child_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in _KEPT if name in os.environ} | _SET
 
 
+def _limit_files(limit_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+
 def git(
     *arguments: str,
     git_dir: Path | None = None,
@@ -64,8 +69,12 @@ def git(
     stdin: bytes = b"",
     extra: Mapping[str, str] | None = None,
     switches: Sequence[tuple[str, str]] = (),
+    file_limit_bytes: int | None = None,
 ) -> bytes:
-    """Standard output of `git ARGUMENTS`; raises GitFailed with git's own first word on any other status than 0."""
+    """Standard output of `git ARGUMENTS`; raises GitFailed with git's own first word on any other status than 0.
+
+    `file_limit_bytes` is the largest file that the child may write.
+    """
     command = ["git"]
     for key, value in (*_SWITCHES, *switches):
         command += ["-c", f"{key}={value}"]
@@ -76,7 +85,13 @@ def git(
     environment = child_environment() | dict(extra or {})
     try:
         done = subprocess.run(
-            [*command, *arguments], cwd=cwd or git_dir, env=environment, input=stdin, capture_output=True, check=False
+            [*command, *arguments],
+            cwd=cwd or git_dir,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            check=False,
+            preexec_fn=None if file_limit_bytes is None else lambda: _limit_files(file_limit_bytes),
         )
     except FileNotFoundError as error:
         raise Missing("the program 'git' is not there", "install git 2.34 or newer") from error

@@ -9,7 +9,7 @@ nobody misses, and the same command run again finishes the work.
 import contextlib
 import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,12 @@ class Store:
         git_dir = Path(found).resolve()
         _refuse_unsupported(git_dir)
         return cls(git_dir, _work_tree(git_dir))
+
+    @classmethod
+    def at(cls, folder: Path) -> "Store | None":
+        """The store of the repository whose working tree is this very folder, or None."""
+        found = pygit2.discover_repository(str(folder), False, str(folder.parent)) if folder.is_dir() else None
+        return None if found is None else cls.find(folder)
 
     @property
     def state(self) -> Path:
@@ -151,7 +157,7 @@ class Store:
         reference is locked or was moved by someone else; then no branch has moved.
         """
         roots = [new for new, _ in self._staged.values() if new is not None]
-        with self._packed([*roots, *extra_roots]):
+        with self.written([*roots, *extra_roots]):
             pins = {name: move for name, move in self._staged.items() if name.startswith("refs/spt/")}
             branches = {name: move for name, move in self._staged.items() if name not in pins}
             for moves in (pins, branches):
@@ -162,7 +168,7 @@ class Store:
         self._read_references()
 
     @contextlib.contextmanager
-    def _packed(self, roots: list[Oid]) -> Iterator[None]:
+    def written(self, roots: Iterable[Oid]) -> Iterator[None]:
         """Stores the objects and protects them from gc until the references that need them are there."""
         pack = self.objects.pack(roots)
         if pack is None or self.common is None:

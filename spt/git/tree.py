@@ -131,7 +131,7 @@ def _splice(objects: Objects, tree: Oid | None, states: Mapping[str, State | Non
         elif folder is not None:
             changes.setdefault(name, None)
     for name in own.keys() - below.keys():
-        if own[name] is not None and (here := entries.get(name)) and here.mode == TREE:
+        if (here := entries.get(name)) and here.mode == TREE:
             raise Conflict(f"'{prefix}{name}' would be both a file and a folder")
     _refuse_twins(entries, changes, prefix)
     built = objects.build(tree, changes)
