@@ -21,7 +21,18 @@ from spt.git.tree import Delta, walk
 from spt.memory import BRANCH, PATCH, SOURCE, STOCK, Memory, Recorded, load, patch_reference
 from spt.system import system_tree
 
-__all__ = ["LOCK", "Candidate", "admit", "admit_repository", "admit_sources", "read_folders", "read_lock"]
+__all__ = [
+    "LOCK",
+    "SOURCES",
+    "Candidate",
+    "admit",
+    "admit_sources",
+    "bundle_name",
+    "import_entries",
+    "merged_records",
+    "read_folders",
+    "read_lock",
+]
 
 LOCK = "lock.jsonl"
 SOURCES = "sources"
@@ -151,6 +162,30 @@ def merged_records(held: Mapping[str, bytes], given: Mapping[str, bytes]) -> dic
             lines = dict.fromkeys([*held[path].splitlines(), *given[path].splitlines()])
             merged[path] = b"".join(line + b"\n" for line in lines)
     return merged
+
+
+def import_entries(memory: Memory, source: str, names: Sequence[str] = ()) -> dict[str, str]:
+    """Stages the entries of a folder, a repository or a bundle, with the sources that are found beside them."""
+    folder = Path(source)
+    if not (folder / "entry.yaml").is_file() and not any(folder.glob("*/entry.yaml")):
+        return admit_repository(memory, source, names)
+    home = folder.parent if (folder / "entry.yaml").is_file() else folder
+    found = read_folders(folder, names)
+    happened = admit(memory, found, read_lock(home))
+    for bundle in sorted({home / SOURCES / name for files in found for name in _bundles_of(files)}):
+        if bundle.is_file():
+            admit_sources(memory, bundle)
+    return happened
+
+
+def bundle_name(stock_tree: Oid, tree: Oid) -> str:
+    """The file of a source system below `sources/`."""
+    return f"{stock_tree[:12]}-{tree[:12]}.bundle"
+
+
+def _bundles_of(files: EntryFiles) -> list[str]:
+    lines = read_jsonl(files.records.get("source.jsonl", b""), f"{files.card.name}/source.jsonl", "source")
+    return [bundle_name(line["stock_tree"], line["tree"]) for line in lines]
 
 
 # Repositories and bundles.

@@ -186,6 +186,22 @@ class Memory:
             self.store.stage_symbolic(CURRENT, f"{STOCK}{tree[:12]}")
         return commit
 
+    def stage_patch(self, card: Card, delta: Delta, base_tree: Oid) -> tuple[Commit, Commit]:
+        """Stages base and P of an entry, and the reference that keeps P; returns both commits.
+
+        Raises Usage where the entry leaves its room or its card does not tell the truth about it.
+        """
+        objects = self.objects
+        result = splice(objects, base_tree, {row.path: row.new for row in delta.rows})
+        lint(objects, card, delta, base_tree, result, self.layout)
+        pins = tuple((other, self.entry(other).delta.id) for other in card.requires)
+        message = compose_message(card.subject, card.body, Trailers(entry=card.name, delta=delta.id, requires=pins))
+        stock = self.stage_stock(self.stock, current=False)
+        base = stock if base_tree == self.stock else objects.add_commit(base_tree, [stock], TOOL, f"{base_tree}\n")
+        patch = objects.add_commit(result, [base], card.author, message)
+        self.store.stage(patch_reference(card.name, delta.id), patch)
+        return objects.commit(base), objects.commit(patch)
+
     def stage_entry(self, card: Card, delta: Delta, base_tree: Oid, records: Mapping[str, bytes]) -> Recorded:
         """Stages base, P, R and their references for an entry of this memory's stock; returns what it will be.
 
@@ -193,24 +209,17 @@ class Memory:
         under refs/spt/rescue.  An entry that is there already, unchanged, stages nothing.
         """
         objects, name = self.objects, card.name
-        result = splice(objects, base_tree, {row.path: row.new for row in delta.rows})
-        lint(objects, card, delta, base_tree, result, self.layout)
-        pins = tuple((other, self.entry(other).delta.id) for other in card.requires)
-        said = Trailers(entry=name, delta=delta.id, requires=pins)
-        stock = self.stage_stock(self.stock, current=False)
-        base = stock if base_tree == self.stock else objects.add_commit(base_tree, [stock], TOOL, f"{base_tree}\n")
-        patch = objects.add_commit(result, [base], card.author, compose_message(card.subject, card.body, said))
+        base, patch = self.stage_patch(card, delta, base_tree)
         files = {f"{records_path(name)}/{path}": State(FILE, objects.add_blob(data)) for path, data in records.items()}
-        tree = splice(objects, result, files)
+        tree = splice(objects, patch.tree, files)
         old = self.entries.get(name)
-        if old is not None and (old.patch.oid, old.tip.tree) == (patch, tree):
+        if old is not None and (old.patch.oid, old.tip.tree) == (patch.oid, tree):
             return old
-        all_said = Trailers(name, delta.id, pins, base_tree, result)
-        parent = old.tip.oid if old is not None and old.patch.oid == patch else patch
+        all_said = Trailers(name, delta.id, read_trailers(patch.message).requires, base.tree, patch.tree)
+        parent = old.tip.oid if old is not None and old.patch.oid == patch.oid else patch.oid
         tip = objects.add_commit(tree, [parent], card.author, compose_message(f"entry {name}: records", "", all_said))
-        if old is not None and parent == patch:
+        if old is not None and parent == patch.oid:
             self.store.stage(f"{RESCUE}{name}/{old.tip.oid[:12]}", old.tip.oid)
-        self.store.stage(patch_reference(name, delta.id), patch)
         self.store.stage(f"{BRANCH}{name}", tip)
         recorded = load(objects, name, tip)
         self.entries[name] = recorded

@@ -61,9 +61,9 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The `spt` command: errors become one line and a hint on standard error, and a documented exit code."""
     try:
-        cli.main(args=None if arguments is None else list(arguments), prog_name="spt", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        status = cli.main(args=None if arguments is None else list(arguments), prog_name="spt", standalone_mode=False)
+        if isinstance(status, int):  # what a command exits with; click returns it here
+            sys.exit(status)
     except click.ClickException as error:
         error.show()
         sys.exit(2)

@@ -108,6 +108,10 @@ class Composition:
         wanted = set(names)
         return [name for name in self.order if name in wanted]
 
+    def touchers(self, path: str) -> list[str]:
+        """The parts that change a path."""
+        return self._touchers.get(path, [])
+
     def below(self, name: str) -> frozenset[str]:
         """All that an entry requires, directly or not, without itself."""
         return self.closures[name] - {name}

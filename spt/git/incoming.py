@@ -72,13 +72,23 @@ def _refuse_large(source: str, folder: Path) -> None:
 
 
 def write_bundle(store: Store, references: Sequence[str], path: Path) -> None:
-    """Writes references with all that they need into a bundle; one that is there already is left as it is."""
-    if path.exists():
-        return
+    """Writes references with all that they need into a bundle.
+
+    One that is there already and has them is left as it is; one that lacks some is written anew with both.
+    """
     assert store.common is not None
+    held = _bundled(path) if path.exists() else set()
+    if held >= set(references):
+        return
+    wanted = sorted({*references, *(name for name in held if store.reference(name) is not None)})
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".spt-", dir=path.parent) as folder:
         part = Path(folder) / path.name
         switches = [("pack.threads", "1")]
-        git("bundle", "create", "-q", str(part.absolute()), *references, git_dir=store.common, switches=switches)
+        git("bundle", "create", "-q", str(part.absolute()), *wanted, git_dir=store.common, switches=switches)
         part.replace(path)
+
+
+def _bundled(path: Path) -> set[str]:
+    said = git("bundle", "list-heads", str(path.absolute()), cwd=path.parent).decode()
+    return {line.split(" ", 1)[1] for line in said.splitlines()}

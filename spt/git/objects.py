@@ -177,6 +177,23 @@ class Objects:
         made = self._repository.create_commit(None, signature, signature, message, tree, list(parents))
         return str(made)
 
+    def reparented(self, oid: Oid, parent: Oid) -> Oid:
+        """The commit on another parent, all else kept but a signature, which would no longer be true.
+
+        A commit that has this one parent and no signature already is the very same.
+        """
+        header, _, message = self.read(oid, "commit").partition(b"\n\n")
+        fields: list[bytes] = []
+        for line in header.split(b"\n"):
+            if line.startswith(b" "):
+                fields[-1] += b"\n" + line
+            else:
+                fields.append(line)
+        dropped = (b"parent ", b"gpgsig", b"mergetag ")
+        kept = [field for field in fields if not field.startswith(dropped)]
+        data = b"\n".join([kept[0], b"parent " + parent.encode(), *kept[1:]]) + b"\n\n" + message
+        return str(self._odb.write(_NUMBERS["commit"], data))
+
     def commit(self, oid: Oid) -> Commit:
         """A commit, or the one that an annotated tag leads to."""
         try:

@@ -17,7 +17,7 @@ from spt.git.program import GitFailed, git
 from spt.git.store import Store
 from spt.git.tree import compare, lookup
 
-__all__ = ["add_worktree", "advance", "refuse_dirty"]
+__all__ = ["add_worktree", "advance", "open_changes", "refuse_dirty"]
 
 
 def _in(store: Store, *arguments: str, stdin: bytes = b"") -> bytes:
@@ -138,8 +138,29 @@ def _checkout(store: Store, old_tree: Oid, new_tree: Oid, done: list[tuple[str, 
 def add_worktree(store: Store, folder: Path, commit: Oid) -> None:
     """A linked worktree, detached at a commit; one that is there already at this commit is completed.
 
-    The commit must be in the repository.  Usage where something else is at the place.
+    The commit must be in the repository.  Usage where something else is at the place, or where the files of the
+    worktree that is there were changed.
     """
+    linked = _linked(store, folder, commit)
+    tree = store.objects.commit(commit).tree
+    _checkout(linked, EMPTY_TREE, tree, refuse_dirty(linked, None, tree))
+
+
+def open_changes(store: Store, folder: Path, base: Oid, changed: Oid) -> bool:
+    """A linked worktree at a commit whose files and index hold another tree: `git diff HEAD` shows the difference.
+
+    Returns whether one was open there already, on the same commit; that one is left as it is.
+    """
+    linked = _linked(store, folder, base)
+    assert linked.git_dir is not None
+    if (linked.git_dir / "index").exists():  # written last, so that a killed run is completed
+        return True
+    _checkout(linked, EMPTY_TREE, changed, refuse_dirty(linked, None, changed))
+    return False
+
+
+def _linked(store: Store, folder: Path, commit: Oid) -> Store:
+    """The linked worktree at a place, added without files where there is none yet."""
     assert store.common is not None
     folder = folder.absolute()
     if not _is_worktree_at(store, folder, commit):
@@ -153,9 +174,7 @@ def add_worktree(store: Store, folder: Path, commit: Oid) -> None:
         except GitFailed as error:
             hint = "`git worktree list` shows what git remembers; `git worktree prune` forgets folders that are gone"
             raise Usage(f"no worktree can be added at '{folder}': {error.message}", hint) from error
-    linked = Store.find(folder)
-    tree = store.objects.commit(commit).tree
-    _checkout(linked, EMPTY_TREE, tree, refuse_dirty(linked, None, tree))
+    return Store.find(folder)
 
 
 def _is_worktree_at(store: Store, folder: Path, commit: Oid) -> bool:
