@@ -13,7 +13,7 @@ from spt.entry import Card, read_card
 from spt.errors import Conflict, Missing, Usage
 from spt.git.compose import Composition, Part
 from spt.git.incoming import scratch_folder
-from spt.git.merge import split
+from spt.git.merge import merge_with_markers, split
 from spt.git.message import TOOL
 from spt.git.objects import FILE, TREE, Objects, Oid, State
 from spt.git.program import git
@@ -82,11 +82,11 @@ def _opened_row(objects: Objects, name: str, row: Row, here: State | None) -> tu
         carried = carried_row(objects, name, row, here)
         return (here if carried is None else carried.new), False
     except Conflict:
-        states = (row.old, here, row.new)
-        if here is None or row.new is None:
+        old, mine, new = (b"" if state is None else objects.blob(state.oid) for state in (row.old, here, row.new))
+        if row.new is None or b"\0" in old + mine + new:
             return (row.new or here), True
-        merged = objects.merge_with_markers(*(None if state is None else state.oid for state in states))
-        return State(row.new.mode, objects.add_blob(merged)), True
+        marked = merge_with_markers(old, mine, new, ("stock", name))
+        return State(row.new.mode, objects.add_blob(marked)), True
 
 
 def read_edit(store: Store, objects: Objects, composition: Composition, name: str, held_card: bytes) -> WrittenBack:

@@ -11,7 +11,7 @@ import pygit2
 
 from spt.errors import Conflict
 
-__all__ = ["Hunk", "Overlap", "apply_hunks", "hunks", "merge", "merge_mode"]
+__all__ = ["Hunk", "Overlap", "apply_hunks", "hunks", "merge", "merge_mode", "merge_with_markers"]
 
 
 class Hunk(NamedTuple):
@@ -78,6 +78,39 @@ def merge(base: bytes, sides: Sequence[bytes], *, same_is_one: bool = False) -> 
             raise Overlap(f"changes meet at {lines}", (kept[-1][1], side))
         kept.append((hunk, side))
     return apply_hunks(base, [hunk for hunk, _ in kept])
+
+
+def merge_with_markers(base: bytes, ours: bytes, theirs: bytes, names: tuple[str, str]) -> bytes:
+    """A three-way merge in which both sides of a conflict stand between markers, for a person to settle."""
+    lines, parts, done = split(base), [], 0
+    for cluster in _clusters(sorted((hunk, side) for side in (0, 1) for hunk in hunks(base, (ours, theirs)[side]))):
+        start, end = cluster[0][0].start, max(hunk.end for hunk, _ in cluster)
+        parts.append(b"".join(lines[done:start]))
+        done = end
+        texts = [_region(lines, start, end, [hunk for hunk, of in cluster if of == side]) for side in (0, 1)]
+        touched = {side for _, side in cluster}
+        if len(touched) == 1 or texts[0] == texts[1]:
+            parts.append(texts[min(touched)])
+        else:
+            marks = (f"<<<<<<< {names[0]}\n", "=======\n", f">>>>>>> {names[1]}\n")
+            mine, other = (text if text.endswith(b"\n") or not text else text + b"\n" for text in texts)
+            parts += [marks[0].encode(), mine, marks[1].encode(), other, marks[2].encode()]
+    return b"".join([*parts, *lines[done:]])
+
+
+def _clusters(changes: Sequence[tuple[Hunk, int]]) -> list[list[tuple[Hunk, int]]]:
+    clusters: list[list[tuple[Hunk, int]]] = []
+    for change in changes:
+        if clusters and change[0].start <= max(hunk.end for hunk, _ in clusters[-1]):
+            clusters[-1].append(change)
+        else:
+            clusters.append([change])
+    return clusters
+
+
+def _region(lines: Sequence[bytes], start: int, end: int, changes: Sequence[Hunk]) -> bytes:
+    moved = [Hunk(hunk.start - start, hunk.end - start, hunk.lines) for hunk in changes]
+    return apply_hunks(b"".join(lines[start:end]), moved)
 
 
 def merge_mode(base: int, sides: Sequence[int]) -> int:

@@ -226,12 +226,6 @@ class Objects:
         number, data = self._odb.read(oid)
         return _KINDS[int(number)], data
 
-    def merge_with_markers(self, base: Oid | None, ours: Oid | None, theirs: Oid | None) -> bytes:
-        """A three-way merge of one file whose conflicts stand in it between markers."""
-        sides = [None if oid is None else pygit2.IndexEntry("file", oid, FILE) for oid in (base, ours, theirs)]
-        merged = self._repository.merge_file_from_index(*sides)
-        return str(merged.contents).encode()
-
     def unpublished(self, roots: Iterable[Oid]) -> Iterator[tuple[str, bytes]]:
         """(kind, content) of every object in memory that the roots need, each once."""
         waiting = [bytes.fromhex(root) for root in roots]

@@ -1,6 +1,8 @@
+import shutil
+
 import pytest
 
-from tests.spt.toys import make_root, spt
+from tests.spt.toys import git, make_root, spt
 
 
 @pytest.fixture(scope="session")
@@ -9,9 +11,18 @@ def shipped(tmp_path_factory):
     return make_root(tmp_path_factory.mktemp("shipped"))
 
 
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory, shipped):
+    """A deployment repository of the toy that nobody writes to."""
+    folder = tmp_path_factory.mktemp("pristine") / "deployment"
+    assert spt("init", folder, "--from", shipped, cwd=shipped).code == 0
+    return folder
+
+
 @pytest.fixture
-def deployment(tmp_path, shipped):
+def deployment(tmp_path, pristine):
     """A deployment repository of the toy."""
     folder = tmp_path / "deployment"
-    assert spt("init", folder, "--from", shipped, cwd=tmp_path).code == 0
+    shutil.copytree(pristine, folder)
+    git(folder, "update-index", "-q", "--refresh")
     return folder

@@ -1,5 +1,6 @@
 """spt init: the same ids everywhere, from plain files, and nothing made of bad input."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -268,8 +269,8 @@ def test_editing_the_worker_is_refused(tmp_path):
 def test_a_lock_that_is_behind_is_named(tmp_path):
     """An entry whose files are not what the lock says is refused."""
     root = make_root(tmp_path / "root")
-    line = '{"base_tree":"%s","delta_id":"%s","name":"tuned","result_tree":"%s"}\n' % ("1" * 40, "2" * 64, "3" * 40)
-    write(root / "entries", {"lock.jsonl": line})
+    line = json.dumps({"name": "tuned", "delta_id": "2" * 64, "base_tree": "1" * 40, "result_tree": "3" * 40})
+    write(root / "entries", {"lock.jsonl": line + "\n"})
 
     assert errors_well(spt("init", "new", "--from", root, cwd=tmp_path), 1, "its lock says 222222222222")
 

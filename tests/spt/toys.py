@@ -25,6 +25,15 @@ ENVIRONMENT = {
     "GIT_COMMITTER_DATE": "2026-01-02T03:04:05Z",
 }
 
+MACHINE = {
+    "gpu": None,
+    "driver": None,
+    "torch": "2",
+    "triton": None,
+    "cuda": None,
+    "harness": "0.1.0",
+    "power_cap_w": None,
+}
 ENGINE = "".join(f"line{number} = {number}\n" for number in range(30))
 SEAM = '[{0}]\ntype = "string"\ndefault = "{1}"\nvalues = "modules"\nmeaning = "the {0} of the toy"\n'
 STOCK = {
@@ -203,3 +212,40 @@ def errors_well(ran, code, *words):
         and "Traceback" not in ran.err
         and all(line.startswith(("error: ", "hint: ", "warning: ")) for line in lines)
     )
+
+
+def edit_and_write_back(folder, name, files):
+    """Opens an entry, changes some of its files, writes it back; returns what the last command said."""
+    opened = spt("entry", "edit", name, cwd=folder)
+    assert opened.code == 0, opened.err
+    write(Path(opened.out.strip()), files)
+    return spt("entry", "export", name, cwd=folder)
+
+
+def evidence_line(folder, name, **changes):
+    """A line of evidence of an entry as it is in a deployment repository."""
+    tree = git(folder, "rev-parse", f"entry/{name}~1^{{tree}}")
+    stock = git(folder, "rev-parse", "refs/spt/stock/current^{tree}")
+    delta = git(folder, "log", "-1", "--format=%(trailers:key=Spt-Delta,valueonly)", f"entry/{name}")
+    line = {
+        "v": 1,
+        "evidence": "raw",
+        "rule": None,
+        "deployment": "1" * 64,
+        "stock_tree": stock,
+        "delta_id": delta,
+        "system_tree": tree,
+        "options": {},
+        "baseline": {"tree": stock, "options": {}},
+        "card": MACHINE,
+        "harness": "0.1.0",
+        "units": 10,
+        "requests": "toy",
+        "gain": 0.25,
+        "interval": [0.2, 0.3],
+        "noise": 0.001,
+        "tau": {"before": 2.0, "after": 2.5},
+        "forcing": None,
+        "samples": None,
+    }
+    return json.dumps(line | changes) + "\n"
