@@ -65,9 +65,8 @@ def keep(memory: Memory, card: Card, card_data: bytes, found: Draft, *, partial:
     no entry (with `partial`, those may wait for entries of their own).  After an error nothing may be published.
     """
     name = card.name
-    if name in memory.entries or name in memory.broken:
-        raise Usage(f"there is an entry '{name}' already", "`spt entry edit` changes it; or choose another name")
-    memory.stage_patch(card, found.delta, found.base)
+    _, patch = memory.stage_patch(card, found.delta, found.base)
+    _refuse_taken(memory, name, patch, card_data)
     commits = {one: oids for line in _lines(memory, found.tree) for one, oids in line.get("commits", {}).items()}
     line = {
         "stock_tree": memory.stock,
@@ -76,10 +75,22 @@ def keep(memory: Memory, card: Card, card_data: bytes, found: Draft, *, partial:
         "commits": {**commits, name: [commit.oid for commit in found.commits]},
     }
     _refuse_other_source(memory, name, line, partial)
-    memory.stage_entry(card, found.delta, found.base, {"entry.yaml": card_data, "source.jsonl": write_jsonl([line])})
+    if name not in memory.entries:
+        records = {"entry.yaml": card_data, "source.jsonl": write_jsonl([line])}
+        memory.stage_entry(card, found.delta, found.base, records)
     for other in commits:
         _append(memory, other, line)
     return line
+
+
+def _refuse_taken(memory: Memory, name: str, patch: Commit, card_data: bytes) -> None:
+    """A name may be taken only by this very entry: then a run that was killed is being finished."""
+    taken = name in memory.broken
+    if name in memory.entries:
+        same = memory.entry(name).patch.oid == patch.oid and memory.records(name).get("entry.yaml") == card_data
+        taken = not same
+    if taken:
+        raise Usage(f"there is an entry '{name}' already", "`spt entry edit` changes it; or choose another name")
 
 
 def _append(memory: Memory, name: str, line: dict[str, Any]) -> None:
@@ -88,10 +99,9 @@ def _append(memory: Memory, name: str, line: dict[str, Any]) -> None:
     if entry is None or entry.stock != memory.stock or f"{name}@{entry.delta.id}" not in line["entries"]:
         return
     records = memory.records(name)
-    held = records.get("source.jsonl", b"")
-    memory.stage_entry(
-        memory.card(name), entry.delta, entry.base.tree, {**records, "source.jsonl": held + write_jsonl([line])}
-    )
+    held, new = records.get("source.jsonl", b""), write_jsonl([line])
+    if new not in held.splitlines(keepends=True):
+        memory.stage_entry(memory.card(name), entry.delta, entry.base.tree, {**records, "source.jsonl": held + new})
 
 
 def _selected(originals: Sequence[Commit], copies: Sequence[Commit], chosen: Sequence[Oid]) -> list[Commit]:

@@ -20,6 +20,8 @@ from spt.source import lines_of
 
 __all__ = ["export_entry", "lock_line", "write_entry", "write_lock"]
 
+_PART = ".spt-part-"
+
 
 def write_entry(folder: Path, objects: Objects, delta: Delta, records: Mapping[str, bytes]) -> bool:
     """Makes a folder hold exactly an entry; returns whether anything changed."""
@@ -27,7 +29,7 @@ def write_entry(folder: Path, objects: Objects, delta: Delta, records: Mapping[s
     files = {**records, **{f"tree/{path}": data for path, data in added.items()}}
     if patch:
         files["edits.patch"] = patch
-    changed = [name for name, data in sorted(files.items()) if _write(folder / name, data)]
+    changed = [name for name, data in sorted(files.items()) if _write(folder / name, data, folder.parent)]
     surplus = [path for path in _files(folder) if path.relative_to(folder).as_posix() not in files]
     for path in surplus:
         path.unlink()
@@ -40,11 +42,12 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _write(path: Path, data: bytes) -> bool:
+def _write(path: Path, data: bytes, scratch: Path) -> bool:
+    """Writes a file at once, by way of `scratch` on the same file system; returns whether it was different."""
     if path.is_file() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(prefix=".spt-", dir=path.parent)
+    handle, part = tempfile.mkstemp(prefix=_PART, dir=scratch)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
     Path(part).chmod(0o644)
@@ -58,8 +61,10 @@ def lock_line(name: str, delta: Delta, base_tree: str, result_tree: str) -> dict
 
 
 def write_lock(folder: Path, lines: Iterable[Mapping[str, str]]) -> None:
-    """The lock of some entries, sorted by name."""
-    _write(folder / LOCK, write_jsonl(sorted((dict(line) for line in lines), key=lambda line: line["name"])))
+    """Writes the lock of some entries, sorted by name, and clears away what a killed run left."""
+    _write(folder / LOCK, write_jsonl(sorted((dict(line) for line in lines), key=lambda line: line["name"])), folder)
+    for part in folder.glob(f"{_PART}*"):
+        part.unlink()
 
 
 def export_entry(memory: Memory, name: str, to: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from spt.git.message import TOOL, read_trailers
 from spt.git.objects import GITLINK, Objects, Oid, State
 from spt.git.store import Store
 from spt.git.tree import Delta, walk
-from spt.memory import BRANCH, PATCH, SOURCE, STOCK, Memory, Recorded, load, patch_reference
+from spt.memory import BRANCH, CURRENT, PATCH, SOURCE, STOCK, Memory, Recorded, load, patch_reference
 from spt.system import system_tree
 
 __all__ = [
@@ -231,6 +231,8 @@ def _take_sources(memory: Memory, store: Store) -> None:
     """Copies stock trees, deltas and source systems, each only under the name that its content gives it."""
     objects = memory.objects
     for reference, oid in store.references(STOCK).items():
+        if reference == CURRENT:  # what is current there is not current here
+            continue
         tree = store.objects.commit(oid).tree
         objects.copy(store.objects, [tree])
         if objects.add_commit(tree, [], TOOL, f"{tree}\n") != oid or reference != f"{STOCK}{tree[:12]}":

@@ -1,9 +1,9 @@
 """A repository as a transaction: references are staged beside the objects, and `publish` writes both.
 
 Every command works in memory until it calls `publish`, so that an error on the way leaves nothing behind.
-`publish` writes objects first (one pack, kept from a concurrent gc), then the references that only pin,
-then the branches, then symbolic references; a kill between two steps leaves at most objects and pins that
-nobody misses, and the same command run again finishes the work.
+`publish` writes objects first (one pack, kept from a concurrent gc), then the references that only pin, then
+symbolic ones, then the branches; a kill between two steps leaves at most objects and pins that nobody misses,
+and the same command run again finishes the work.
 """
 
 import contextlib
@@ -146,12 +146,12 @@ class Store:
             self._staged[name] = (new, old)
 
     def stage_symbolic(self, name: str, target: str) -> None:
-        """Lets a symbolic reference be written by `publish`, after all others."""
+        """Lets a symbolic reference be written by `publish`, between pins and branches."""
         if self._symbolic.get(name) != target:
             self._staged_symbolic[name] = target
 
     def publish(self, reason: str, extra_roots: tuple[Oid, ...] = ()) -> None:
-        """Writes what is staged: objects, pins, branches, symbolic references, in this order.
+        """Writes what is staged: objects, pins, symbolic references, branches, in this order.
 
         `extra_roots` are commits or trees to store although no reference names them.  Raises Unsupported where a
         reference is locked or was moved by someone else; then no branch has moved.
@@ -160,10 +160,10 @@ class Store:
         with self.written([*roots, *extra_roots]):
             pins = {name: move for name, move in self._staged.items() if name.startswith("refs/spt/")}
             branches = {name: move for name, move in self._staged.items() if name not in pins}
-            for moves in (pins, branches):
-                self._update(moves, reason)
+            self._update(pins, reason)
             for name, target in self._staged_symbolic.items():
                 git("symbolic-ref", "-m", reason, name, target, git_dir=self.common)
+            self._update(branches, reason)
         self._staged, self._staged_symbolic = {}, {}
         self._read_references()
 

@@ -98,7 +98,7 @@ def test_an_absorbed_entry_is_said_to_be_done(deployment):
 
 
 def test_edit_shows_the_entry_as_a_diff(deployment):
-    """The worktree stands on the requirements; what differs from HEAD is the entry; written back unchanged is no change."""
+    """What differs from HEAD in the worktree is the entry; written back as it is, it changes nothing."""
     opened = spt("entry", "edit", "tuned", cwd=deployment)
     work = Path(opened.out.strip())
 
