@@ -7,7 +7,6 @@ from spt.apply import Applied, apply
 from spt.enable import enable, enabled, switches_of
 from spt.errors import Usage
 from spt.git.objects import Oid
-from spt.git.program import GitFailed, git
 from spt.git.store import Store
 from spt.git.worktree import add_worktree, advance
 from spt.memory import Memory
@@ -32,11 +31,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of it: the commits, whether they are kept in the repository, and how to switch the entries on."""
+    """What came of it: the commits, and whether they are kept in the repository."""
 
+    memory: Memory
     applied: Applied
     kept: bool
-    switches: tuple[str, ...]
+
+    def switches(self) -> list[str]:
+        """How to switch on what was applied, a line a variant."""
+        names = [*(name for name, _ in self.applied.made), *self.applied.already]
+        lines = [line for name in names for line in switches_of(self.memory.card(name))]
+        self.memory.cards.save()
+        return lines
 
 
 def run(path: Path, request: Request) -> Done:
@@ -58,8 +64,7 @@ def run(path: Path, request: Request) -> Done:
         kept = _write(memory, store, request, applied)
         if switch is not None:
             enable(*switch)
-    names = dict.fromkeys([*request.names, *(name for name, _ in applied.made)])
-    return Done(applied, kept, tuple(line for name in names for line in switches_of(memory.card(name))))
+    return Done(memory, applied, kept)
 
 
 def _prepared_switch(memory: Memory, store: Store, request: Request, applied: Applied) -> tuple[Path, bytes] | None:
@@ -90,10 +95,8 @@ def _start(store: Store, request: Request) -> Oid:
 def _full_name(store: Store, branch: str) -> str:
     if branch.startswith(("entry/", "refs/")):
         raise Usage(f"branch '{branch}' is not yours to write", "choose a name outside entry/")
-    try:
-        git("check-ref-format", "--branch", branch, git_dir=store.git_dir)
-    except GitFailed as error:
-        raise Usage(f"'{branch}' cannot be a branch") from error
+    if not store.is_name(branch):
+        raise Usage(f"'{branch}' cannot be a branch", "`git check-ref-format --branch NAME` says what can")
     return f"refs/heads/{branch}"
 
 

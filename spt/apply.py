@@ -1,13 +1,12 @@
 """Applying entries to a commit: one commit an entry, requirements first, exactly or not at all."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from spt.errors import Conflict
 from spt.git.compose import Composition, PreimageDiffers
 from spt.git.message import read_trailers
 from spt.git.objects import Commit, Oid
-from spt.git.tree import lookup
 from spt.memory import STOCK, Memory
 from spt.system import system_tree
 
@@ -37,12 +36,12 @@ def apply(memory: Memory, names: Iterable[str], start: Oid) -> Applied:
     composition = memory.composition(stock)
     for name in sorted(there):
         _refuse_other_delta(memory, composition, name, there[name])
-    before = composition.closed(there)
+    before = set(composition.closed(there))
     commit, tree = start, objects.commit(start).tree
     made = []
     for name in composition.ordered(wanted - before):
         tree = _step(composition, tree, before, name)
-        before |= {name}
+        before.add(name)
         patch = memory.entry(name).patch
         commit = objects.add_commit(tree, [commit], patch.author, patch.message)
         made.append((name, commit))
@@ -57,11 +56,11 @@ def _refuse_other_delta(memory: Memory, composition: Composition, name: str, del
         )
 
 
-def _step(composition: Composition, tree: Oid, before: frozenset[str], name: str) -> Oid:
+def _step(composition: Composition, tree: Oid, before: Set[str], name: str) -> Oid:
     """Like Composition.step, after a look that the commit holds at each path what the composition says."""
     composition.check(name)
     for row in composition.parts[name].delta.rows:
-        found = lookup(composition.objects, tree, row.path)
+        found = composition.objects.lookup(tree, row.path)
         if found != composition.value(before, row.path):
             raise PreimageDiffers(name, row, found)
     return composition.step(tree, before, name)

@@ -14,7 +14,7 @@ from spt.errors import Differs, Missing, Usage
 from spt.formats import write_jsonl
 from spt.git.compose import topological
 from spt.git.objects import Commit, Oid
-from spt.git.tree import Delta, Row, lookup
+from spt.git.tree import Delta, Row
 from spt.memory import Memory
 from spt.source import commit_delta, lines_of, replay, source_differences, stage_source
 from spt.system import system_tree
@@ -118,7 +118,7 @@ def _selected(originals: Sequence[Commit], copies: Sequence[Commit], chosen: Seq
 def _delta(memory: Memory, base: Oid, commits: Sequence[Commit]) -> Delta:
     result = replay(memory, base, commits)
     paths = sorted({row.path for commit in commits for row in commit_delta(memory, commit).rows})
-    rows = (Row(path, lookup(memory.objects, base, path), lookup(memory.objects, result, path)) for path in paths)
+    rows = (Row(path, memory.objects.lookup(base, path), memory.objects.lookup(result, path)) for path in paths)
     return Delta(tuple(row for row in rows if row.old != row.new))
 
 

@@ -18,7 +18,7 @@ from spt.git.message import TOOL
 from spt.git.objects import FILE, TREE, Objects, Oid, State
 from spt.git.program import git
 from spt.git.store import Store
-from spt.git.tree import Delta, Row, compare, lookup, splice, without
+from spt.git.tree import Delta, Row, compare, splice, without
 from spt.git.worktree import open_changes
 from spt.memory import Memory, records_path
 from spt.refresh import carried_row
@@ -97,7 +97,7 @@ def read_edit(store: Store, objects: Objects, composition: Composition, name: st
         raise Missing(f"entry '{name}' is not open", f"`spt entry edit {name}` opens it")
     tree = _working_tree(linked, objects)
     code = without(objects, tree, ".spt")
-    state = lookup(objects, tree, f"{records_path(name)}/entry.yaml")
+    state = objects.lookup(tree, f"{records_path(name)}/entry.yaml")
     card_data = objects.blob(state.oid) if state is not None and state.mode != TREE else held_card
     card = read_card(card_data, f"{folder.name}/entry.yaml")
     if card.name != name:

@@ -252,8 +252,8 @@ def lint(objects: Objects, card: Card, delta: Delta, base: Oid, result: Oid, lay
     for row in delta.rows:
         check_path(row.path)
         _lint_row(card.name, row, layout)
-        if row.new is not None and row.new.mode != GITLINK:
-            objects.blob(row.new.oid)
+        if row.new is not None and row.new.mode != GITLINK and objects.size(row.new.oid) > MAX_BLOB_BYTES:
+            raise Usage(f"entry '{card.name}': '{row.path}' is larger than the {MAX_BLOB_BYTES} bytes allowed")
     before, after = options_of(objects, base), options_of(objects, result)
     _same(card.name, "options", sorted(card.options), sorted(set(after) - set(before)))
     seams = {}

@@ -234,11 +234,9 @@ class Memory:
 def load(objects: Objects, name: str, tip: Oid) -> Recorded:
     """The entry whose branch ends at `tip`; Usage, naming the commit, where the branch has another shape."""
     commit = newest = objects.commit(tip)
-    while True:
-        parent = _only_parent(objects, name, commit)
-        if _code(objects, commit.tree) != _code(objects, parent.tree):
-            break
-        commit = parent
+    parent = _only_parent(objects, name, commit)
+    while objects.code_of(commit.tree) == objects.code_of(parent.tree):
+        commit, parent = parent, _only_parent(objects, name, parent)
     if commit is newest:
         raise Usage(f"entry '{name}': commit '{tip[:12]}' holds code and records at once, or no records")
     base = parent
@@ -255,10 +253,6 @@ def load(objects: Objects, name: str, tip: Oid) -> Recorded:
         pins=read_trailers(commit.message).requires,
         records=subtree(objects, newest.tree, records_path(name)),
     )
-
-
-def _code(objects: Objects, tree: Oid) -> dict[str, State]:
-    return {name: state for name, state in objects.entries(tree).items() if name != ".spt"}
 
 
 def _only_parent(objects: Objects, name: str, commit: Commit) -> Commit:

@@ -15,7 +15,7 @@ from spt.git.compose import Composition, merge_states
 from spt.git.merge import Overlap
 from spt.git.message import read_trailers
 from spt.git.objects import Commit, Oid, State
-from spt.git.tree import Delta, Row, compare, lookup, splice
+from spt.git.tree import Delta, Row, compare, splice
 from spt.memory import SOURCE, Memory
 from spt.system import system_tree
 
@@ -75,7 +75,7 @@ def replay(memory: Memory, tree: Oid, commits: Iterable[Commit]) -> Oid:
     objects = memory.objects
     for commit in commits:
         rows = commit_delta(memory, commit).rows
-        states = {row.path: _replayed(memory, commit, row, lookup(objects, tree, row.path)) for row in rows}
+        states = {row.path: _replayed(memory, commit, row, objects.lookup(tree, row.path)) for row in rows}
         tree = splice(objects, tree, states)
     return tree
 

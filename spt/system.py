@@ -17,7 +17,7 @@ from typing import TypeAlias
 from spt.errors import Usage
 from spt.formats import check, read_yaml
 from spt.git.objects import EXECUTABLE, FILE, LINK, TREE, Objects, Oid
-from spt.git.tree import fold, lookup, subtree, walk, without
+from spt.git.tree import fold, subtree, walk, without
 
 __all__ = [
     "FOLDERS",
@@ -219,7 +219,7 @@ def read_options(path: Path) -> dict[str, Value]:
 
 def recorded_options(objects: Objects, tree: Oid) -> dict[str, Value]:
     """The option values that a commit's `.spt/system.yaml` holds; none where there is no such file."""
-    state = lookup(objects, tree, ".spt/system.yaml")
+    state = objects.lookup(tree, ".spt/system.yaml")
     if state is None:
         return {}
     record = read_yaml(objects.blob(state.oid), ".spt/system.yaml", json_scalars=True)

@@ -19,7 +19,7 @@ from spt.errors import Conflict, Missing, SptError
 from spt.formats import read_jsonl
 from spt.git.compose import Composition, Part, PreimageDiffers
 from spt.git.message import Trailers, compose_message, read_trailers
-from spt.git.tree import compare, lookup
+from spt.git.tree import compare
 from spt.memory import STOCK, Memory, Recorded, patch_reference, records_path
 from spt.source import lines_of, source_differences
 
@@ -178,7 +178,7 @@ def _record(memory: Memory, entry: Recorded) -> Iterator[Difference]:
 
 def _branch_problems(memory: Memory, entry: Recorded) -> Iterator[str]:
     objects, own = memory.objects, f"{records_path(entry.name)}/"
-    if lookup(objects, entry.patch.tree, ".spt") is not None:
+    if objects.lookup(entry.patch.tree, ".spt") is not None:
         yield f"commit {entry.patch.oid[:12]} holds records beside its code"
     commit = entry.tip
     while commit.oid != entry.patch.oid:

@@ -13,18 +13,19 @@ composition of its own requirements.  Nothing is searched for, and nothing is me
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
 from spt.errors import Conflict, Missing, Usage
-from spt.git.merge import Overlap, merge, merge_mode
+from spt.git.merge import Hunk, Overlap, hunks, merge_hunks, merge_mode
 from spt.git.objects import EXECUTABLE, FILE, Objects, Oid, State
-from spt.git.tree import Delta, Row, lookup, splice
+from spt.git.tree import Delta, Row, splice
 
 __all__ = ["Composition", "Part", "PreimageDiffers", "merge_states", "topological"]
 
 T = TypeVar("T")
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,10 @@ class Composition:
         self._order: list[str] | None = None
         self._rows: dict[str, dict[str, Row]] = {}
         self._touchers: dict[str, list[str]] = defaultdict(list)
+        self._held: dict[str, State | None] = {}
         self._merges: dict[tuple[str, frozenset[str]], State | None] = {}
         self._steps: dict[tuple[Oid, str], Oid] = {}
+        self._trees: dict[frozenset[str], Oid] = {}
         self._sound: set[str] = set()
         given = list(parts)
         by_name = {part.name: part for part in given}
@@ -116,7 +119,7 @@ class Composition:
         """All that an entry requires, directly or not, without itself."""
         return self.closures[name] - {name}
 
-    def value(self, names: frozenset[str], path: str) -> State | None:
+    def value(self, names: Set[str], path: str) -> State | None:
         """What a path holds once a closed set of entries is applied."""
         return self._among(path, [name for name in self._touchers.get(path, ()) if name in names])
 
@@ -131,18 +134,25 @@ class Composition:
                 raise PreimageDiffers(name, row, found)
         self._sound.add(name)
 
-    def states(self, names: frozenset[str]) -> dict[str, State | None]:
-        """Every path that a closed set of entries touches, with what it holds then; preimages are checked."""
-        for name in self.ordered(names):
-            self.check(name)
-        return {path: self.value(names, path) for name in names for path in self._rows[name]}
-
     def tree(self, names: Iterable[str]) -> Oid:
-        """The tree of the base with a closed set of entries."""
-        assert isinstance(self.base, str)
-        return splice(self.objects, self.base, self.states(frozenset(names)))
+        """The tree of the base with a closed set of entries.
 
-    def step(self, tree: Oid, before: frozenset[str], name: str) -> Oid:
+        Closures share what they require, so the largest one below that is known already is where it starts from.
+        """
+        assert isinstance(self.base, str)
+        wanted = frozenset(names)
+        if wanted not in self._trees:
+            known = max(
+                (self.closures[name] for name in wanted if self.closures[name] in self._trees), key=len, default=_NONE
+            )
+            more = self.ordered(wanted - known)
+            for name in more:
+                self.check(name)
+            states = {path: self.value(wanted, path) for name in more for path in self._rows[name]}
+            self._trees[wanted] = splice(self.objects, self._trees[known] if known else self.base, states)
+        return self._trees[wanted]
+
+    def step(self, tree: Oid, before: Set[str], name: str) -> Oid:
         """The tree once `name` is applied to `tree`, in which the closed set `before` is applied already.
 
         Known by tree and delta, so that closures share their prefixes, and `apply` what `verify` has computed.
@@ -153,24 +163,34 @@ class Composition:
         if not shared and key in self._steps:
             return self._steps[key]
         self.check(name)
-        states = {path: self.value(before | {name}, path) for path in rows} if shared else _news(rows)
+        states = {path: row.new for path, row in rows.items()}
+        if shared:
+            for path in rows:
+                there = [other for other in self._touchers[path] if other == name or other in before]
+                states[path] = self._among(path, there)
         made = splice(self.objects, tree, states)
         if not shared:
             self._steps[key] = made
+        if before == self.below(name):
+            self._trees[self.closures[name]] = made
         return made
 
     def prefixes(self, order: Sequence[str]) -> list[Oid]:
         """The tree after each entry of an order in which requirements come first."""
         assert isinstance(self.base, str)
-        trees, tree, before = [], self.base, frozenset[str]()
+        trees, tree, before = [], self.base, set[str]()
         for name in order:
             tree = self.step(tree, before, name)
-            before |= {name}
+            before.add(name)
             trees.append(tree)
         return trees
 
     def _stock(self, path: str) -> State | None:
-        return lookup(self.objects, self.base, path) if isinstance(self.base, str) else self.base.get(path)
+        if not isinstance(self.base, str):
+            return self.base.get(path)
+        if path not in self._held:
+            self._held[path] = self.objects.lookup(self.base, path)
+        return self._held[path]
 
     def _among(self, path: str, touchers: Sequence[str]) -> State | None:
         if not touchers:
@@ -201,10 +221,6 @@ class Composition:
             ) from overlap
 
 
-def _news(rows: Mapping[str, Row]) -> dict[str, State | None]:
-    return {path: row.new for path, row in rows.items()}
-
-
 def merge_states(
     objects: Objects, base: State | None, sides: Sequence[State | None], *, same_is_one: bool = False
 ) -> State | None:
@@ -226,9 +242,20 @@ def merge_states(
         return State(mode, edits[0][1].oid if edits else base.oid)
     if any(state.mode not in (FILE, EXECUTABLE) for state in (base, *states)):
         raise Overlap("a link cannot be merged", pair)
-    contents = [objects.blob(state.oid) for _, state in edits]
-    merged = _remapped(lambda: merge(objects.blob(base.oid), contents, same_is_one=same_is_one), edits)
+    found = _remapped(lambda: [_hunks(objects, base.oid, state.oid) for _, state in edits], edits)
+    merged = _remapped(lambda: merge_hunks(objects.blob(base.oid), found, same_is_one=same_is_one), edits)
     return State(mode, objects.add_blob(merged))
+
+
+def _hunks(objects: Objects, old: Oid, new: Oid) -> tuple[Hunk, ...]:
+    """The hunks from one blob to another, each pair compared once: a file's touchers are merged in many sets."""
+    known = objects.hunks.get((old, new))
+    if known is None:
+        before, after = objects.blob(old), objects.blob(new)
+        if b"\0" in before or b"\0" in after:
+            raise Overlap("binary content cannot be merged", (0, 1))
+        known = objects.hunks[old, new] = hunks(before, after)
+    return known
 
 
 def _remapped(action: Callable[[], T], sides: Sequence[tuple[int, object]]) -> T:

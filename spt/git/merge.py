@@ -11,7 +11,7 @@ import pygit2
 
 from spt.errors import Conflict
 
-__all__ = ["Hunk", "Overlap", "apply_hunks", "hunks", "merge", "merge_mode", "merge_with_markers"]
+__all__ = ["Hunk", "Overlap", "apply_hunks", "hunks", "merge", "merge_hunks", "merge_mode", "merge_with_markers"]
 
 
 class Hunk(NamedTuple):
@@ -67,7 +67,12 @@ def merge(base: bytes, sides: Sequence[bytes], *, same_is_one: bool = False) -> 
     """
     if any(b"\0" in content for content in (base, *sides)):
         raise Overlap("binary content cannot be merged", (0, 1))
-    changes = sorted((hunk, side) for side, content in enumerate(sides) for hunk in hunks(base, content))
+    return merge_hunks(base, [hunks(base, content) for content in sides], same_is_one=same_is_one)
+
+
+def merge_hunks(base: bytes, sides: Sequence[Sequence[Hunk]], *, same_is_one: bool = False) -> bytes:
+    """`merge` of sides whose hunks over the base are known."""
+    changes = sorted((hunk, side) for side, found in enumerate(sides) for hunk in found)
     kept: list[tuple[Hunk, int]] = []
     for hunk, side in changes:
         if kept and same_is_one and hunk == kept[-1][0]:

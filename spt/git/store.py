@@ -16,7 +16,7 @@ from typing import Any
 import pygit2
 
 from spt.errors import Missing, Unsupported, Usage
-from spt.git.objects import Objects, Oid
+from spt.git.objects import Objects, Oid, user_configuration
 from spt.git.program import GitFailed, git
 
 __all__ = ["Store"]
@@ -30,11 +30,6 @@ _UNREADABLE = {
     "extensions.partialclone": "objects",
 }
 _READABLE = (("extensions.objectformat", "sha1"), ("extensions.refstorage", "files"))
-_SEARCH_LEVELS = (
-    pygit2.enums.ConfigLevel.SYSTEM,
-    pygit2.enums.ConfigLevel.XDG,
-    pygit2.enums.ConfigLevel.GLOBAL,
-)
 
 
 class Store:
@@ -127,14 +122,18 @@ class Store:
 
     def is_checked_out(self, branch: str) -> Path | None:
         """The working tree that has the branch (a full name) checked out, or None."""
-        if self.common is None:
+        if self.common is None or self.work_tree is None:
             return None
-        text = git("worktree", "list", "--porcelain", git_dir=self.common).decode(errors="surrogateescape")
-        for block in text.split("\n\n"):
-            lines = block.splitlines()
-            if f"branch {branch}" in lines:
-                return Path(lines[0].removeprefix("worktree "))
+        for git_dir in (self.common, *sorted((self.common / "worktrees").glob("*"))):
+            head, place = git_dir / "HEAD", git_dir / "gitdir"
+            if head.is_file() and head.read_text().strip() == f"ref: {branch}":
+                return Path(place.read_text().strip()).parent if place.is_file() else self.common.parent
         return None
+
+    def is_name(self, branch: str) -> bool:
+        """Whether git would let a branch have this short name."""
+        fits: bool = pygit2.reference_is_valid_name(f"refs/heads/{branch}")
+        return fits and not branch.startswith("-") and branch != "HEAD"
 
     # The transaction.
 
@@ -247,7 +246,7 @@ def _open_for_references(git_dir: Path) -> Any:
     It is opened with the user's own configuration, which may declare a foreign folder safe; after that this
     process reads none but the repository's.
     """
-    with _user_configuration():
+    with user_configuration():
         try:
             return pygit2.Repository(str(git_dir))
         except (pygit2.GitError, ValueError, KeyError) as error:
@@ -257,31 +256,14 @@ def _open_for_references(git_dir: Path) -> Any:
             raise Unsupported(f"'{git_dir}' cannot be opened: {str(error).splitlines()[0]}") from error
 
 
-_USER_SEARCH = {level: pygit2.settings.search_path[level] for level in _SEARCH_LEVELS}
-
-
-@contextlib.contextmanager
-def _user_configuration() -> Iterator[None]:
-    for level, folder in _USER_SEARCH.items():
-        pygit2.settings.search_path[level] = folder
-    try:
-        yield
-    finally:
-        for level in _SEARCH_LEVELS:
-            pygit2.settings.search_path[level] = ""
-
-
 def _refuse_unsupported(git_dir: Path) -> None:
     """Formats that libgit2 cannot read, named; everything else is for `_open_for_references` to say."""
-    config = _common_dir(git_dir) / "config"
-    try:
-        said = git("config", "--file", str(config), "--get-regexp", r"^extensions\.").decode()
-    except GitFailed:  # no such key
-        return
-    for line in said.splitlines():
-        key, _, value = line.partition(" ")
-        if (key, value) not in _READABLE and key in _UNREADABLE:
+    path = _common_dir(git_dir) / "config"
+    config = pygit2.Config(str(path)) if path.is_file() else {}
+    for key, word in _UNREADABLE.items():
+        value = str(config[key]) if key in config else None
+        if value is not None and (key, value.lower()) not in _READABLE:
             raise Unsupported(
-                f"repository '{git_dir.parent}' keeps its {_UNREADABLE[key]} as '{value}' ({key})",
+                f"repository '{git_dir.parent}' keeps its {word} as '{value}' ({key})",
                 "make a whole clone in git's default format and work there",
             )

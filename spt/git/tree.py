@@ -15,7 +15,7 @@ from typing import NamedTuple
 from spt.errors import Conflict
 from spt.git.objects import EMPTY_TREE, TREE, Objects, Oid, State
 
-__all__ = ["Delta", "Row", "compare", "lookup", "splice", "subtree", "walk", "without"]
+__all__ = ["Delta", "Row", "compare", "fold", "splice", "subtree", "walk", "without"]
 
 
 class Row(NamedTuple):
@@ -54,20 +54,9 @@ def walk(objects: Objects, tree: Oid, prefix: str = "") -> Iterator[tuple[str, S
             yield f"{prefix}{name}", state
 
 
-def lookup(objects: Objects, tree: Oid, path: str) -> State | None:
-    """What a path holds in a tree (a directory too), or None."""
-    *folders, name = path.split("/")
-    for folder in folders:
-        state = objects.entries(tree).get(folder)
-        if state is None or state.mode != TREE:
-            return None
-        tree = state.oid
-    return objects.entries(tree).get(name)
-
-
 def subtree(objects: Objects, tree: Oid, path: str) -> Oid | None:
     """The tree at a folder's path, or None."""
-    state = lookup(objects, tree, path)
+    state = objects.lookup(tree, path)
     return state.oid if state is not None and state.mode == TREE else None
 
 
@@ -78,26 +67,8 @@ def without(objects: Objects, tree: Oid, name: str) -> Oid:
 
 def compare(objects: Objects, old: Oid | None, new: Oid | None) -> Delta:
     """The delta from one tree to the other; None is the empty tree.  Renames are a removal and an addition."""
-    return Delta(tuple(sorted(_differences(objects, old, new, ""))))
-
-
-def _differences(objects: Objects, old: Oid | None, new: Oid | None, prefix: str) -> Iterator[Row]:
-    before: Mapping[str, State] = {} if old is None else objects.entries(old)
-    after: Mapping[str, State] = {} if new is None else objects.entries(new)
-    for name in before.keys() | after.keys():
-        was, now = before.get(name), after.get(name)
-        if was == now:
-            continue
-        path = f"{prefix}{name}"
-        was_folder = was is not None and was.mode == TREE
-        now_folder = now is not None and now.mode == TREE
-        if was_folder or now_folder:
-            old_folder = was.oid if was is not None and was_folder else None
-            new_folder = now.oid if now is not None and now_folder else None
-            yield from _differences(objects, old_folder, new_folder, f"{path}/")
-        was, now = None if was_folder else was, None if now_folder else now
-        if was != now:
-            yield Row(path, was, now)
+    rows = (Row(*row) for row in objects.differences(old, new))
+    return Delta(tuple(sorted(rows, key=lambda row: row.path)))
 
 
 def splice(objects: Objects, tree: Oid | None, states: Mapping[str, State | None]) -> Oid:
@@ -118,37 +89,36 @@ def _splice(objects: Objects, tree: Oid | None, states: Mapping[str, State | Non
             below[name][rest] = state
         else:
             own[name] = state
-    entries: Mapping[str, State] = {} if tree is None else objects.entries(tree)
+    listing = objects.listing(tree) if tree is not None else None
+    held = {name: listing.get(name) if listing else None for name in (*own, *below)}
     changes = dict(own)
     for name, inner in below.items():
-        here = entries.get(name)
-        folder = here.oid if here and here.mode == TREE else None
+        here = held[name]
+        folder = here.oid if here is not None and here.mode == TREE else None
         changed = _splice(objects, folder, inner, f"{prefix}{name}/")
         if changed is not None:
-            if own.get(name) or (here and folder is None and name not in own):
+            if own.get(name) or (here is not None and folder is None and name not in own):
                 raise Conflict(f"'{prefix}{name}' would be both a file and a folder")
             changes[name] = State(TREE, changed)
         elif folder is not None:
             changes.setdefault(name, None)
     for name in own.keys() - below.keys():
-        if (here := entries.get(name)) and here.mode == TREE:
+        if (here := held[name]) is not None and here.mode == TREE:
             raise Conflict(f"'{prefix}{name}' would be both a file and a folder")
-    _refuse_twins(entries, changes, prefix)
+    added = [name for name, state in changes.items() if state is not None and held[name] is None]
+    if added:
+        _refuse_twins(set(listing.names()) if listing else set(), changes, prefix)
     built = objects.build(tree, changes)
     return None if built == EMPTY_TREE else built
 
 
-def _refuse_twins(entries: Mapping[str, State], changes: Mapping[str, State | None], prefix: str) -> None:
-    added = [name for name, state in changes.items() if state is not None and name not in entries]
-    if not added:
-        return
-    names = {name for name in entries if name not in changes} | {name for name, state in changes.items() if state}
-    folded: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        folded[fold(name)].append(name)
-    for name in added:
-        if len(twins := sorted(folded[fold(name)])) > 1:
-            raise Conflict(f"'{prefix}{twins[0]}' and '{prefix}{twins[1]}' are one name where case does not count")
+def _refuse_twins(held: set[str], changes: Mapping[str, State | None], prefix: str) -> None:
+    names = (held - changes.keys()) | {name for name, state in changes.items() if state is not None}
+    folded: dict[str, str] = {}
+    for name in sorted(names):
+        other = folded.setdefault(fold(name), name)
+        if other != name and not {other, name} <= held:
+            raise Conflict(f"'{prefix}{other}' and '{prefix}{name}' are one name where case does not count")
 
 
 def fold(name: str) -> str:

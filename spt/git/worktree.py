@@ -15,13 +15,18 @@ from spt.git.objects import EMPTY_TREE, EXECUTABLE, FILE, LINK, Oid, State
 from spt.git.patch import blob_id
 from spt.git.program import GitFailed, git
 from spt.git.store import Store
-from spt.git.tree import compare, lookup
+from spt.git.tree import compare
 
 __all__ = ["add_worktree", "advance", "open_changes", "refuse_dirty"]
 
 
+# Creating many files waits for the disk more than for a processor.
+_WORKERS = (("checkout.workers", "4"),)
+
+
 def _in(store: Store, *arguments: str, stdin: bytes = b"") -> bytes:
-    return git(*arguments, git_dir=store.git_dir, work_tree=store.work_tree, cwd=store.work_tree, stdin=stdin)
+    where = store.work_tree
+    return git(*arguments, git_dir=store.git_dir, work_tree=where, cwd=where, stdin=stdin, switches=_WORKERS)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ def refuse_dirty(store: Store, old: Oid | None, new: Oid) -> list[tuple[str, Sta
             _refuse_collision(status.path, target)
             continue
         wanted = target[status.path]
-        before = lookup(store.objects, old, status.path) if old else None
+        before = store.objects.lookup(old, status.path) if old else None
         if status.index not in (wanted, before) or (
             (status.file_differs or not status.tracked) and _file_state(store, status.path) != wanted
         ):
@@ -127,7 +132,8 @@ def _checkout(store: Store, old_tree: Oid, new_tree: Oid, done: list[tuple[str, 
         if done:
             _in(store, "update-index", "-z", "--index-info", stdin=script)
         _in(store, "read-tree", "-m", "-u", old_tree, new_tree)
-        _in(store, "update-index", "-q", "--refresh")
+        if done:
+            _in(store, "update-index", "-q", "--refresh")
     except GitFailed as error:
         if "index.lock" in error.stderr:
             hint = "another git process is at work; if there is none, the lock is left over from one that was killed"

@@ -52,7 +52,7 @@ def _report(done: Any, as_json: bool, tree_only: bool) -> None:
         say(f"{name}: {commit[:12]}" if done.kept else f"{name}: composed")
     for name in done.applied.already:
         say(f"{name}: applied already")
-    for line in done.switches:
+    for line in done.switches():
         say(line)
     if as_json:
         made = [{"entry": name, "commit": commit if done.kept else None} for name, commit in done.applied.made]

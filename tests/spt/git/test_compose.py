@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from spt.errors import Conflict, Missing, Usage
 from spt.git.compose import Composition, Part, PreimageDiffers
-from spt.git.objects import FILE, Objects, State
-from spt.git.tree import Delta, Row, compare, lookup, splice, walk
+from spt.git.objects import EXECUTABLE, FILE, GITLINK, LINK, Objects, State
+from spt.git.tree import Delta, Row, compare, splice, walk
 
 PATHS = ("a.py", "d/b.py", "d/e/c.py")
 
@@ -19,7 +19,12 @@ def blob(objects, text):
 
 
 def tree_of(objects, files):
-    return splice(objects, None, {path: blob(objects, text) for path, text in files.items()})
+    """A tree of files by path: text, or (mode, text or commit)."""
+    states = {}
+    for path, text in files.items():
+        mode, text = (FILE, text) if isinstance(text, str) else text
+        states[path] = State(mode, text if mode == GITLINK else blob(objects, text).oid)
+    return splice(objects, None, states)
 
 
 def numbered(count, **changed):
@@ -31,12 +36,12 @@ def part(objects, base, name, edits, requires=()):
     """An entry made by hand on top of a tree: `edits` maps path to new text, or to None for a removal."""
     rows = []
     for path, text in sorted(edits.items()):
-        rows.append(Row(path, lookup(objects, base, path), None if text is None else blob(objects, text)))
+        rows.append(Row(path, objects.lookup(base, path), None if text is None else blob(objects, text)))
     return Part(name, frozenset(requires), Delta(tuple(rows)))
 
 
 def text_at(objects, tree, path):
-    return objects.blob(lookup(objects, tree, path).oid).decode()
+    return objects.blob(objects.lookup(tree, path).oid).decode()
 
 
 @pytest.fixture
@@ -142,7 +147,7 @@ def test_a_malformed_stock_tree_is_refused_not_normalised():
     """A tree with zero-padded modes keeps its id or is refused; it is never silently rewritten."""
     objects = Objects()
     raw = bytes.fromhex(objects.add_blob(b"x"))
-    tree = str(objects._odb.write(2, b"0100644 a\0" + raw))
+    tree = objects._add("tree", b"0100644 a\0" + raw)
 
     with pytest.raises(Exception, match="malformed"):
         splice(objects, tree, {"b": blob(objects, "y")})
@@ -252,17 +257,27 @@ def test_each_entry_recomposes_to_the_tree_it_was_made_as(recipe):
         assert composition.step(base, composition.below(entry.name), entry.name) == result
 
 
+states = st.sampled_from([(FILE, "x"), (FILE, "y"), (EXECUTABLE, "x"), (LINK, "x"), (GITLINK, "1" * 40)])
+some_files = st.one_of(
+    st.dictionaries(st.sampled_from(["a", "b", "d/a", "d/e/f", "d/e/g", "h"]), states, max_size=6),
+    st.dictionaries(st.sampled_from(["a/x", "b", "d", "h/i/j"]), states, max_size=4),
+)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
-    st.dictionaries(st.sampled_from(["a", "b", "d/a", "d/e/f", "d/e/g", "h"]), st.sampled_from("xyz"), max_size=6),
-    st.dictionaries(st.sampled_from(["a", "b", "d/a", "d/e/f", "d/e/g", "h"]), st.sampled_from("xyz"), max_size=6),
+    some_files,
+    some_files,
 )
 def test_splice_and_compare_are_inverse(before, after):
-    """Applying the comparison of two trees to the first gives the second, to the id."""
+    """A comparison says what two walks say; applied to the first tree it gives the second, to the id."""
     objects = Objects()
     old, new = tree_of(objects, before), tree_of(objects, after)
     delta = compare(objects, old, new)
+    one, two = dict(walk(objects, old)), dict(walk(objects, new))
+    walked = [Row(path, one.get(path), two.get(path)) for path in sorted(one | two) if one.get(path) != two.get(path)]
 
+    assert list(delta.rows) == walked
     assert splice(objects, old, {row.path: row.new for row in delta.rows}) == new
     assert splice(objects, new, {row.path: row.old for row in delta.rows}) == old
     assert delta.id == compare(objects, old, new).id
