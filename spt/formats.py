@@ -20,10 +20,9 @@ MAX_YAML_BYTES = 64 * 1024
 MAX_DEPTH = 20
 
 
-def read_yaml(data: bytes, where: str, *, json_scalars: bool = False) -> Any:
+def read_yaml(data: bytes, where: str) -> Any:
     """The one document of `data`: mappings, lists and strings; a plain `null` or an empty value is None.
 
-    With `json_scalars`, plain scalars that are JSON numbers or booleans become those.
     Raises Usage for anything else, in a message that starts with `where`.
     """
     from ruamel.yaml import YAML
@@ -33,7 +32,7 @@ def read_yaml(data: bytes, where: str, *, json_scalars: bool = False) -> Any:
         raise Usage(f"{where}: {len(data)} bytes are more than the {MAX_YAML_BYTES} that a YAML file may have")
     try:
         events = YAML(typ="safe", pure=True).parse(data.decode())
-        return _Reader(events, where, json_scalars).document()
+        return _Reader(events, where).document()
     except UnicodeDecodeError as error:
         raise Usage(f"{where}: byte {error.start} is not UTF-8") from error
     except YAMLError as error:
@@ -50,10 +49,9 @@ def _yaml_problem(error: Exception) -> str:
 class _Reader:
     """Builds plain values from parser events and refuses what a record has no use for."""
 
-    def __init__(self, events: Iterator[Any], where: str, json_scalars: bool) -> None:
+    def __init__(self, events: Iterator[Any], where: str) -> None:
         self.events = iter(events)
         self.where = where
-        self.json_scalars = json_scalars
 
     def document(self) -> Any:
         from ruamel.yaml import events as kinds
@@ -87,7 +85,8 @@ class _Reader:
         if event.tag is not None and str(event.tag) != "None":
             self._refuse(event, f"tags are not allowed: '{event.tag}'")
         if isinstance(event, kinds.ScalarEvent):
-            return self._scalar(event)
+            is_null = event.style is None and event.value in ("", "null", "~")
+            return None if is_null else event.value
         if isinstance(event, kinds.SequenceStartEvent):
             return list(self._items(depth))
         return self._mapping(depth)
@@ -113,18 +112,6 @@ class _Reader:
             self._value(event, depth + 1)  # a key's own anchor, alias or tag
             mapping[key] = self._value(self._next(), depth + 1)
         return mapping
-
-    def _scalar(self, event: Any) -> Any:
-        plain = event.style is None
-        if plain and event.value in ("", "null", "~"):
-            return None
-        if plain and self.json_scalars:
-            try:
-                value = json.loads(event.value, parse_constant=_refuse_constant)
-            except ValueError:
-                return event.value
-            return value if isinstance(value, bool | int | float) else event.value
-        return event.value
 
 
 def _refuse_constant(name: str) -> None:

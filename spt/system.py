@@ -205,26 +205,28 @@ def check_options(declared: Mapping[str, Option], given: Mapping[str, object], w
     return {name: declared[name].value(value, where) for name, value in given.items()}
 
 
-def read_options(path: Path) -> dict[str, Value]:
-    """An OPTIONS.yaml: a mapping from option name to value."""
+def read_options(path: Path) -> dict[str, str]:
+    """An OPTIONS.yaml, a mapping from option name to value; values are text until `check_options` types them."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise Usage(f"options file '{path}' cannot be read: {error.strerror}") from error
-    values = read_yaml(data, str(path), json_scalars=True)
-    if not isinstance(values, dict) or any(not isinstance(value, Value) for value in values.values()):
+    values = read_yaml(data, str(path))
+    if not isinstance(values, dict) or any(not isinstance(value, str) for value in values.values()):
         raise Usage(f"{path}: an options file is a mapping from option name to one value")
     return values
 
 
-def recorded_options(objects: Objects, tree: Oid) -> dict[str, Value]:
-    """The option values that a commit's `.spt/system.yaml` holds; none where there is no such file."""
+def recorded_options(objects: Objects, tree: Oid) -> dict[str, str]:
+    """The option values that a commit's `.spt/system.yaml` holds, as text; none where there is no such file."""
     state = objects.lookup(tree, ".spt/system.yaml")
     if state is None:
         return {}
-    record = read_yaml(objects.blob(state.oid), ".spt/system.yaml", json_scalars=True)
-    check(record, "system", ".spt/system.yaml")
-    options: dict[str, Value] = record["options"]
+    # Read as text: a digest may look like a number, and options are typed by their declaration anyway.
+    record = read_yaml(objects.blob(state.oid), ".spt/system.yaml")
+    is_first = isinstance(record, dict) and record.get("spt") == "1"
+    check({**record, "spt": 1} if is_first else record, "system", ".spt/system.yaml")
+    options: dict[str, str] = record["options"]
     return options
 
 
