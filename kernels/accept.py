@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from kernels.portable import next_power_of_2, tl, triton
+from kernels.portable import check_contiguous, next_power_of_2, tl, triton
 
 __all__ = ["accept", "accept_reference"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "length"])
 def accept_kernel(
     token_ptr,
     parent_ptr,
@@ -16,15 +16,15 @@ def accept_kernel(
     path_ptr,
     count_ptr,
     next_token_ptr,
-    N: tl.constexpr,
-    M: tl.constexpr,
+    n,
+    length,
     BLOCK: tl.constexpr,
     BLOCK_M: tl.constexpr,
     ROUNDS: tl.constexpr,
 ):
     node = tl.arange(0, BLOCK)
-    parent = tl.load(parent_ptr + node, mask=node < N, other=-1).to(tl.int32)
-    token = tl.load(token_ptr + node, mask=node < N, other=-1)
+    parent = tl.load(parent_ptr + node, mask=node < n, other=-1).to(tl.int32)
+    token = tl.load(token_ptr + node, mask=node < n, other=-1)
     wanted = tl.load(choice_ptr + tl.maximum(parent, 0))
     agreed = ((parent >= 0) & (token == wanted) | (node == 0)).to(tl.int32)
     # Pointer jumping: after round r a node knows of 2^r generations whether all of them agreed.
@@ -34,12 +34,12 @@ def accept_kernel(
         agreed = tl.where(rooted, agreed, agreed & tl.gather(agreed, there, 0))
         jump = tl.where(rooted, -1, tl.gather(jump, there, 0))
     depth = tl.cumsum(agreed, 0) - 1
-    taken = (agreed != 0) & (depth < M)
+    taken = (agreed != 0) & (depth < length)
     last = tl.max(tl.where(taken, node, 0), 0)
     count = tl.sum(taken.to(tl.int32), 0)
     tl.store(path_ptr + depth, node, mask=taken)
     place = tl.arange(0, BLOCK_M)
-    tl.store(path_ptr + place, tl.zeros([BLOCK_M], tl.int32) + last, mask=(place >= count) & (place < M))
+    tl.store(path_ptr + place, tl.zeros([BLOCK_M], tl.int32) + last, mask=(place >= count) & (place < length))
     tl.store(count_ptr, count)
     tl.store(next_token_ptr, tl.load(choice_ptr + last))
 
@@ -56,6 +56,7 @@ def accept(
     holds the accepted nodes by depth and then repeats the last; `count` is their number, the anchor included;
     `next_token` is the target's choice after the last.
     """
+    check_contiguous(token, parent, choice)
     (n,) = token.shape
     length = length or n
     path = torch.empty(length, dtype=torch.int32, device=token.device)
@@ -69,8 +70,8 @@ def accept(
         path,
         count,
         next_token,
-        N=n,
-        M=length,
+        n,
+        length,
         BLOCK=block,
         BLOCK_M=next_power_of_2(length),
         ROUNDS=block.bit_length() - 1,

@@ -1,23 +1,22 @@
 """After verification: the cache rows of the accepted path move next to the context, in place."""
 
-import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, next_power_of_2, tl, triton
+from kernels.portable import cdiv, check_contiguous, next_power_of_2, tl, triton
 
 __all__ = ["compact", "compact_reference"]
 
 VALUES = 8192  # what one program holds
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["context", "length"])
 def compact_kernel(
     kv_ptr,
     start_ptr,
     path_ptr,
     count_ptr,
     context,
-    M: tl.constexpr,
+    length,
     WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_W: tl.constexpr,
@@ -25,7 +24,7 @@ def compact_kernel(
     plane, lane = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_W + tl.arange(0, BLOCK_W)
     place = tl.arange(0, BLOCK_M)
     start = tl.load(start_ptr).to(tl.int64)
-    node = tl.load(path_ptr + place, mask=place < tl.minimum(tl.load(count_ptr), M), other=0)
+    node = tl.load(path_ptr + place, mask=place < tl.minimum(tl.load(count_ptr), length), other=0)
     moved = (node > place)[:, None] & (lane < WIDTH)[None, :]
     rows = kv_ptr + (plane * context + start) * WIDTH + lane[None, :]
     values = tl.load(rows + node.to(tl.int64)[:, None] * WIDTH, mask=moved, other=0.0)
@@ -43,11 +42,21 @@ def compact(
 
     path[i] >= i, so a program first reads all that it moves and then writes; rows already in place cost nothing.
     """
+    check_contiguous(kv, start, path, count)
     layers, _, context, hkv, d = kv.shape
     block_m = next_power_of_2(path.shape[0])
     block_w = min(next_power_of_2(hkv * d), max(16, VALUES // block_m))
     compact_kernel[(layers * 2, cdiv(hkv * d, block_w))](
-        kv, start, path, count, context, M=path.shape[0], WIDTH=hkv * d, BLOCK_M=block_m, BLOCK_W=block_w, num_warps=8
+        kv,
+        start,
+        path,
+        count,
+        context,
+        path.shape[0],
+        WIDTH=hkv * d,
+        BLOCK_M=block_m,
+        BLOCK_W=block_w,
+        num_warps=8,
     )
 
 

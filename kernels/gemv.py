@@ -10,7 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, f32, narrow, next_power_of_2, normalised, rms_normed, tl, triton, wide
+from kernels.portable import (
+    cdiv,
+    check_contiguous,
+    f32,
+    narrow,
+    next_power_of_2,
+    normalised,
+    rms_normed,
+    tl,
+    triton,
+    wide,
+)
 
 __all__ = ["CONFIGS", "Config", "default_config", "gemv", "gemv_reference"]
 
@@ -138,6 +149,7 @@ def gemv(
 
     The norm's result is rounded to x's type as `rms_norm` rounds it.
     """
+    check_contiguous(x, weight, bias, norm, residual)
     n, k = weight.shape
     if x.shape != (1, k):
         raise ValueError(f"gemv takes one row of {k} values, got {list(x.shape)}")

@@ -11,6 +11,7 @@ from torch import Tensor
 __all__ = [
     "INTERPRET",
     "cdiv",
+    "check_contiguous",
     "dot",
     "f32",
     "key_id",
@@ -58,6 +59,13 @@ def cdiv(value: int, divisor: int) -> int:
     return -(-value // divisor)
 
 
+def check_contiguous(*tensors: Tensor | None) -> None:
+    """Refuses a tensor whose values do not lie side by side, where a kernel would read others."""
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_contiguous():
+            raise ValueError(f"a kernel takes contiguous tensors, got {list(tensor.shape)} with {tensor.stride()}")
+
+
 def next_power_of_2(value: int) -> int:
     """The smallest power of two that is at least value (value >= 1)."""
     return 1 << (value - 1).bit_length()
@@ -78,9 +86,10 @@ def rms_normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def f32(x):
     """x as float32, exactly."""
     if INTERPRET and x.dtype == tl.bfloat16:
-        return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+        y = (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     else:
-        return x.to(tl.float32)
+        y = x.to(tl.float32)
+    return y
 
 
 @triton.jit
@@ -89,18 +98,20 @@ def to_bf16(x):
     if INTERPRET:
         bits = x.to(tl.uint32, bitcast=True)
         bits = tl.where(x == x, bits + 0x7FFF + ((bits >> 16) & 1), 0x7FC00000)
-        return (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+        y = (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:
-        return x.to(tl.bfloat16)
+        y = x.to(tl.bfloat16)
+    return y
 
 
 @triton.jit
 def narrow(x, dtype: tl.constexpr):
     """float32 x rounded once to dtype."""
     if dtype == tl.bfloat16:
-        return to_bf16(x)
+        y = to_bf16(x)
     else:
-        return x.to(dtype)
+        y = x.to(dtype)
+    return y
 
 
 @triton.jit
@@ -113,9 +124,8 @@ def normalised(x, rstd, weight, dtype: tl.constexpr):
 def dot(a, b, acc):
     """acc + a @ b with float32 products and sums; a and b share one type, acc is float32."""
     if INTERPRET:
-        return tl.dot(f32(a), f32(b), acc, input_precision="ieee")
-    else:
-        return tl.dot(a, b, acc, input_precision="ieee")
+        a, b = f32(a), f32(b)
+    return tl.dot(a, b, acc, input_precision="ieee")
 
 
 @triton.jit

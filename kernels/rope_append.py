@@ -7,7 +7,18 @@ RoPE turns the pairs (i, i + d/2).  With `q_norm`, `k_norm` every head goes thro
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, f32, narrow, next_power_of_2, normalised, rms_normed, tl, triton, wide
+from kernels.portable import (
+    cdiv,
+    check_contiguous,
+    f32,
+    narrow,
+    next_power_of_2,
+    normalised,
+    rms_normed,
+    tl,
+    triton,
+    wide,
+)
 
 __all__ = ["rope_append", "rope_append_kv", "rope_append_kv_reference", "rope_append_reference"]
 
@@ -53,7 +64,7 @@ def _place(
     tl.store(to_ptr + low + HALF, narrow(y, dtype), mask=inside & kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["angles", "context"])
 def rope_append_kernel(
     qkv_ptr,
     position_ptr,
@@ -105,6 +116,7 @@ def rope_append_kernel(
 
 
 def _launch(qkv, position, cos, sin, k_cache, v_cache, slot, q, q_norm, k_norm, eps, each):
+    check_contiguous(qkv, position, cos, sin, k_cache, v_cache, slot, q_norm, k_norm)
     context, hkv, d = k_cache.shape
     hq = 0 if q is None else q.shape[1]
     rope_append_kernel[(qkv.shape[0], cdiv(hq, HEADS) + 2 * cdiv(hkv, HEADS))](

@@ -8,7 +8,7 @@ draft tree it is drawn: Philox4x32-10 (Salmon et al., SC 2011), word 0, key = th
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, f32, key_id, next_power_of_2, rank_key, tl, triton, wide
+from kernels.portable import cdiv, check_contiguous, f32, key_id, next_power_of_2, rank_key, tl, triton, wide
 
 __all__ = ["gumbel_reference", "sample", "sample_reference"]
 
@@ -34,17 +34,27 @@ def gumbel(seed, position, token):
 
 @triton.jit
 def chunk_sample_kernel(
-    logits_ptr, position_ptr, seed_ptr, temperature_ptr, key_ptr, V: tl.constexpr, CHUNK: tl.constexpr
+    logits_ptr,
+    position_ptr,
+    seed_ptr,
+    temperature_ptr,
+    key_ptr,
+    position_stride,
+    seed_stride,
+    temperature_stride,
+    V: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
-    chunk, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token = chunk * CHUNK + tl.arange(0, CHUNK)
     score = f32(tl.load(logits_ptr + row * V + token, mask=token < V, other=float("-inf")))
-    temperature = tl.load(temperature_ptr + row)
+    temperature = tl.load(temperature_ptr + row * temperature_stride)
     if temperature > 0.0:
-        noise = gumbel(tl.load(seed_ptr + row), tl.load(position_ptr + row), token)
+        seed, position = tl.load(seed_ptr + row * seed_stride), tl.load(position_ptr + row * position_stride)
+        noise = gumbel(seed, position, token)
         score = tl.div_rn(score, temperature + tl.zeros([CHUNK], tl.float32)) + noise
     keys = tl.where(token < V, rank_key(score, token), NOTHING)
-    tl.store(key_ptr + row * tl.num_programs(0) + chunk, tl.max(keys, 0))
+    tl.store(key_ptr + row * tl.num_programs(1) + chunk, tl.max(keys, 0))
 
 
 @triton.jit
@@ -60,12 +70,28 @@ def sample(
     seed: Tensor,  # [n] int64 with the bits of the uint64 request seed
     temperature: Tensor,  # [n] float32; 0 takes the argmax of the logits
 ) -> Tensor:
-    """int64 [n]: the id with the largest logit / T + g in float32, the lowest id where scores tie."""
+    """int64 [n]: the id with the largest logit / T + g in float32, the lowest id where scores tie.
+
+    position, seed and temperature may have any stride: one value expanded to n serves all rows.
+    """
+    check_contiguous(logits)
     n, v = logits.shape
     chunks = cdiv(v, CHUNK)
     keys = torch.empty(n, chunks, dtype=torch.int64, device=logits.device)
     token = torch.empty(n, dtype=torch.int64, device=logits.device)
-    chunk_sample_kernel[(chunks, n)](logits, position, seed, temperature, keys, V=v, CHUNK=CHUNK, num_warps=4)
+    chunk_sample_kernel[(n, chunks)](
+        logits,
+        position,
+        seed,
+        temperature,
+        keys,
+        position.stride(0),
+        seed.stride(0),
+        temperature.stride(0),
+        V=v,
+        CHUNK=CHUNK,
+        num_warps=4,
+    )
     merge_sample_kernel[(n,)](keys, token, chunks, BLOCK=next_power_of_2(chunks), num_warps=1)
     return token
 

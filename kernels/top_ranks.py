@@ -7,7 +7,7 @@ A logit and its id are one int64 key, so the order (logit descending, id ascendi
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, f32, key_id, key_score, next_power_of_2, rank_key, tl, triton, wide
+from kernels.portable import cdiv, check_contiguous, f32, key_id, key_score, next_power_of_2, rank_key, tl, triton, wide
 
 __all__ = ["top_ranks", "top_ranks_reference"]
 
@@ -19,7 +19,7 @@ NOTHING = tl.constexpr(-0x8000000000000000)  # below every key
 def chunk_ranks_kernel(
     logits_ptr, key_ptr, highest_ptr, total_ptr, V: tl.constexpr, RANKS: tl.constexpr, CHUNK: tl.constexpr
 ):
-    chunk, row, chunks = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    row, chunk, chunks = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     token = chunk * CHUNK + tl.arange(0, CHUNK)
     logit = f32(tl.load(logits_ptr + row * V + token, mask=token < V, other=float("-inf")))
     highest = tl.max(logit, 0)
@@ -68,6 +68,7 @@ def top_ranks(
 
     In order of (logit descending, id ascending), exactly; log-probabilities are those of the full float32 softmax.
     """
+    check_contiguous(logits)
     n, v = logits.shape
     width = max(1024, next_power_of_2(cdiv(v, CHUNKS)))
     chunks = cdiv(v, width)
@@ -75,7 +76,7 @@ def top_ranks(
     highest, total = (torch.empty(n, chunks, dtype=torch.float32, device=logits.device) for _ in range(2))
     ids = torch.empty(n, ranks, dtype=torch.int32, device=logits.device)
     logprobs = torch.empty(n, ranks, dtype=torch.float32, device=logits.device)
-    chunk_ranks_kernel[(chunks, n)](
+    chunk_ranks_kernel[(n, chunks)](
         logits, keys, highest, total, V=v, RANKS=ranks, CHUNK=width, num_warps=min(8, width // 1024)
     )
     block_k = next_power_of_2(chunks * ranks)

@@ -9,7 +9,7 @@ merges the splits in order.
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, dot, f32, narrow, next_power_of_2, tl, triton, wide
+from kernels.portable import cdiv, check_contiguous, dot, f32, narrow, next_power_of_2, tl, triton, wide
 
 __all__ = ["default_splits", "tree_attention", "tree_attention_reference"]
 
@@ -37,7 +37,7 @@ def _finite(x):
     return narrow(tl.where(tl.abs(f32(x)) < float("inf"), f32(x), 0.0), x.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "context"])
 def tree_attention_kernel(
     q_ptr,
     k_ptr,
@@ -50,8 +50,8 @@ def tree_attention_kernel(
     acc_ptr,
     scale,
     window,
+    n,
     context,
-    N: tl.constexpr,
     HKV: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
@@ -62,11 +62,11 @@ def tree_attention_kernel(
     BLOCK_D: tl.constexpr,
     WORD: tl.constexpr,
 ):
-    WORDS: tl.constexpr = (N + WORD - 1) // WORD
+    words = tl.cdiv(n, WORD)
     member, head, split = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.program_id(1), tl.program_id(2)
     row, dim = member // GROUP, tl.arange(0, BLOCK_D)
     out = row * (HKV * GROUP) + head * GROUP + member % GROUP
-    live, inside = row < N, dim < D
+    live, inside = row < n, dim < D
     start = tl.load(start_ptr).to(tl.int32)
     q = tl.load(q_ptr + out[:, None] * D + dim[None, :], mask=live[:, None] & inside[None, :], other=0.0)
     if WINDOW:
@@ -77,13 +77,13 @@ def tree_attention_kernel(
     k_ptr += head * D
     v_ptr += head * D
     if split == 0:
-        for word in range(WORDS):
+        for word in range(words):
             node = word * WORD + tl.arange(0, WORD)
-            there = (node < N) & (start + node < context)
+            there = (node < n) & (start + node < context)
             key = (start + node).to(tl.int64)[:, None] * (HKV * D) + dim[None, :]
             k = tl.load(k_ptr + key, mask=there[:, None] & inside[None, :], other=0.0)
             v = _finite(tl.load(v_ptr + key, mask=there[:, None] & inside[None, :], other=0.0))
-            bits = tl.load(ancestors_ptr + row * WORDS + word, mask=live, other=0)
+            bits = tl.load(ancestors_ptr + row * words + word, mask=live, other=0)
             seen = ((bits[:, None] >> tl.arange(0, WORD)[None, :]) & 1 != 0) & there[None, :]
             if WINDOW:
                 place = tl.load(position_ptr + node, mask=there, other=0).to(tl.int32)
@@ -104,14 +104,14 @@ def tree_attention_kernel(
             if WINDOW:
                 seen = seen & (position[:, None] - slot[None, :] < window)
             top, total, acc = _attend(q, k, v, seen, scale, top, total, acc)
-    out += split * (N * HKV * GROUP)
+    out += split * (n * HKV * GROUP)
     tl.store(top_ptr + out, top, mask=live)
     tl.store(total_ptr + out, total, mask=live)
     reached = live & (top > float("-inf"))
     tl.store(acc_ptr + out.to(tl.int64)[:, None] * D + dim[None, :], acc, mask=reached[:, None] & inside[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def merge_splits_kernel(
     top_ptr,
     total_ptr,
@@ -168,6 +168,7 @@ def tree_attention(
     (n, hq, d), (context, hkv, _) = q.shape, k_cache.shape
     if window is not None and position is None:
         raise ValueError("a window needs the positions of the rows")
+    check_contiguous(q, k_cache, v_cache, ancestors, position)
     members, block_d = n * (hq // hkv), next_power_of_2(d)
     if q.dtype == torch.bfloat16:
         block_m, block_n, warps, stages = min(64, max(16, next_power_of_2(members))), 8192 // block_d, 4, 2
@@ -189,8 +190,8 @@ def tree_attention(
         acc,
         scale * LOG2_E,
         window or 0,
+        n,
         context,
-        N=n,
         HKV=hkv,
         GROUP=hq // hkv,
         D=d,
@@ -236,7 +237,7 @@ def tree_attention_reference(
     for row in range(n):
         nodes = [node for node in range(n) if int(ancestors[row, node // WORD]) >> node % WORD & 1]
         slots = torch.tensor([*range(length), *(length + node for node in nodes)], device=q.device)
-        if window is not None:
+        if window is not None and position is not None:
             places = torch.cat([torch.arange(length, device=q.device), position[nodes].long()])
             slots = slots[position[row] - places < window]
         keys, values = wide(k_cache[slots]), wide(v_cache[slots])  # [keys, hkv, d]

@@ -1,7 +1,7 @@
 """Compiles every kernel for sm_90 as its launcher would launch it, on a machine without a GPU.
 
-Run as a script in a process of its own, without TRITON_INTERPRET: launchers get tensors of the device "meta", a stand-in
-driver names the target, and each launch compiles instead of running.  One JSON line a kernel on standard output.
+Run as a script in a process of its own, without TRITON_INTERPRET: launchers get tensors of the device "meta", a
+stand-in driver names the target, and each launch compiles instead of running.  One JSON line a kernel on stdout.
 """
 
 import json
@@ -96,7 +96,7 @@ def rope(hq, hkv, d, dtype=BF16, norm=False):
     q_norm = k_norm = t(d, dtype=dtype) if norm else None
     qkv, position = t(64, (hq + 2 * hkv) * d, dtype=dtype), t(64, dtype=I64)
     rope_append(qkv, position, *tables, *caches, t(1, dtype=I32), q_norm=q_norm, k_norm=k_norm)
-    rope_append_kv(qkv[:, : 2 * hkv * d], position, *tables, *caches, t(64, dtype=I32), k_norm=k_norm)
+    rope_append_kv(t(64, 2 * hkv * d, dtype=dtype), position, *tables, *caches, t(64, dtype=I32), k_norm=k_norm)
 
 
 CASES = {

@@ -1,4 +1,4 @@
-"""Every kernel compiles for sm_90 as launched at real shapes: no spills, shared memory that fits, the right instructions."""
+"""Every kernel compiles for sm_90 as launched at real shapes: no spills, shared memory fits, right instructions."""
 
 import json
 import os

@@ -23,6 +23,7 @@ from kernels.portable import (
     triton,
     wide,
 )
+from kernels.silu_mul import silu_mul
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,7 +79,7 @@ def test_dot_multiplies_exactly(randn, dtype):
 
 
 def test_keys_order_scores_then_ids(device):
-    """Keys sort as (score descending, id ascending), infinities, denormals and both zeros included, and give both back."""
+    """Keys sort as (score descending, id ascending), infinities and both zeros included, and give both back."""
     scores = [
         0.0,
         -0.0,
@@ -105,6 +106,12 @@ def test_keys_order_scores_then_ids(device):
     order = sorted(range(16), key=lambda place: (-scores[place], int(ids[place])))
     assert torch.argsort(key, descending=True).tolist() == order
     assert torch.equal(score_back, score) and torch.equal(id_back, ids)
+
+
+def test_strided_tensors_are_refused(randn):
+    """A tensor whose values do not lie side by side is an error, never read as if they did."""
+    with pytest.raises(ValueError, match=r"contiguous tensors, got \[4, 2\] with \(1, 4\)"):
+        silu_mul(randn(2, 4).T)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4))

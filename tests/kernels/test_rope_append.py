@@ -67,7 +67,7 @@ def test_context_rows_go_to_their_own_slots(randn, agree, angles, device, dtype)
 
 def test_rows_past_the_end_write_nothing(randn, angles, device):
     """Padding rows whose slot or position lies past the end leave the caches alone, and their q is zero."""
-    hq, hkv, d = 2, 1, 64
+    hkv, d = 1, 64
     mine = poison(hkv, d, BF16, device)
     start = torch.tensor([CONTEXT - 1], dtype=torch.int32, device=device)
     position = torch.tensor([CONTEXT - 1, CONTEXT, CONTEXT + 1], device=device)

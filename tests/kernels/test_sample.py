@@ -58,6 +58,14 @@ def test_rows_equal_the_twin(randn, device, n, v, dtype):
         assert token.dtype == torch.int64 and torch.equal(token, sample_reference(logits, position, seed, heat))
 
 
+def test_settings_may_be_expanded(randn, device):
+    """One seed and temperature expanded over the rows mean the same as a value for each row."""
+    logits, position = randn(3, 200), torch.arange(3, device=device)
+    seed, heat = torch.tensor([77], device=device), torch.tensor([1.5], device=device)
+    token = sample(logits, position, seed.expand(3), heat.expand(3))
+    assert torch.equal(token, sample(logits, position, seed.repeat(3), heat.repeat(3)))
+
+
 def test_ties_and_cuts(device):
     """At temperature 0 the lowest id wins a tie, and an id cut to minus infinity is never drawn at any temperature."""
     logits = torch.full((2, 1500), float("-inf"), device=device)
