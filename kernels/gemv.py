@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from kernels.portable import (
+    INTERPRET,
     cdiv,
     check_contiguous,
     f32,
     narrow,
-    next_power_of_2,
     normalised,
     rms_normed,
     tl,
@@ -23,10 +23,11 @@ from kernels.portable import (
     wide,
 )
 
-__all__ = ["CONFIGS", "Config", "default_config", "gemv", "gemv_reference"]
+__all__ = ["CONFIGS", "Config", "config_for", "default_config", "gemv", "gemv_reference"]
 
 SM_COUNT = 132  # the H200 that the defaults aim at; any other number of SMs is only slower, never wrong
 IN_FLIGHT_BYTES = 32 * 1024  # what an SM must have asked for to hide the latency of HBM
+RESIDENT_WARPS = {2: 32, 4: 24, 8: 12}  # by block_n: what the registers of two tiles and their sums leave room for
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,28 @@ CONFIGS: dict[tuple[int, int], Config] = {}  # (n, k) -> the best measured; what
 
 
 def default_config(n: int, k: int) -> Config:
-    """Small programs, so that the last wave is short, and enough of them resident to fill the pipe to memory."""
-    block_n = 4 if n >= 4 * 8 * SM_COUNT else 2
-    resident = min(8, n / (block_n * SM_COUNT))
-    wanted = cdiv(IN_FLIGHT_BYTES, int(resident * block_n * 32 * 16) + 1)
-    num_warps = min(next_power_of_2(wanted), 8, max(1, next_power_of_2(k) // 512))
-    return Config(block_n, 256 * num_warps, num_warps)
+    """The first of a few small configs that comes close to the best guess."""
+    warps = [warps for warps in (2, 1, 4, 8) if warps == 1 or 128 * warps < k]
+    configs = [Config(rows, 256 * count, count) for rows in (4, 2, 8) for count in warps]
+    guesses = [_efficiency(n, k, config) for config in configs]
+    return next(config for config, guess in zip(configs, guesses, strict=True) if guess >= 0.97 * max(guesses))
+
+
+def _efficiency(n: int, k: int, config: Config) -> float:
+    """A guess at the share of the bandwidth: bytes in flight, a last wave that is not nearly empty, full tiles."""
+    programs = cdiv(n, config.block_n) / SM_COUNT
+    room = max(1, RESIDENT_WARPS[config.block_n] // config.num_warps)
+    waves = programs / room
+    whole, last = divmod(waves, 1)
+    balance = waves / (whole + max(last, 0.3)) if waves > 1 else 1.0  # few programs are slow at any rate
+    in_flight_bytes = 1.5 * min(programs, room) * config.block_n * config.block_k * 2  # a tile, and half of the next
+    filled = k / (cdiv(k, config.block_k) * config.block_k)
+    return min(1.0, in_flight_bytes / IN_FLIGHT_BYTES) * balance * filled
+
+
+def config_for(n: int, k: int) -> Config:
+    """What `gemv` takes for a weight of [n, k] when it is given no config."""
+    return CONFIGS.get((n, k)) or default_config(n, k)
 
 
 @triton.jit
@@ -72,9 +89,10 @@ def _input(x_ptr, norm_ptr, rstd, k0, K: tl.constexpr, BLOCK_K: tl.constexpr, NO
 
 @triton.jit
 def _rstd(x_ptr, eps, K: tl.constexpr, BLOCK_K: tl.constexpr):
-    squares = tl.zeros([BLOCK_K], tl.float32)
-    for k0 in range(0, K, BLOCK_K):
-        x = _input(x_ptr, x_ptr, 1.0, k0, K, BLOCK_K, False)
+    WIDE: tl.constexpr = 4 * BLOCK_K  # four loads at once, since every program waits for this sum
+    squares = tl.zeros([WIDE], tl.float32)
+    for k0 in range(0, K, WIDE):
+        x = _input(x_ptr, x_ptr, 1.0, k0, K, WIDE, False)
         squares += x * x
     return tl.rsqrt(tl.sum(squares, 0) / K + eps)
 
@@ -106,7 +124,7 @@ def gemv_kernel(
     out_row = tl.minimum(tl.program_id(0) * (BLOCK_N // HALVES) + lane // HALVES, OUT_N - 1)
     rows = out_row + lane % HALVES * OUT_N
     tile = _tile(w_ptr, rows, 0, K, BLOCK_K)
-    if PDL:
+    if PDL and not INTERPRET:  # the interpreter runs one program after the other
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     rstd = 1.0
@@ -143,7 +161,7 @@ def gemv(
     eps: float = 0.0,
     residual: Tensor | None = None,  # [1, n], or [1, n / 2] with silu_mul
     silu_mul: bool = False,
-    config: Config | None = None,  # overrides CONFIGS and default_config
+    config: Config | None = None,  # overrides config_for(n, k)
 ) -> Tensor:
     """[1, n] (silu_mul: [1, n / 2]) of x's type: weight @ x + bias, gated, plus residual, in float32, rounded once.
 
@@ -153,7 +171,7 @@ def gemv(
     n, k = weight.shape
     if x.shape != (1, k):
         raise ValueError(f"gemv takes one row of {k} values, got {list(x.shape)}")
-    config = config or CONFIGS.get((n, k)) or default_config(n, k)
+    config = config or config_for(n, k)
     out_n = n // 2 if silu_mul else n
     y = x.new_empty(1, out_n)
     gemv_kernel[(cdiv(out_n, config.block_n // 2 if silu_mul else config.block_n),)](

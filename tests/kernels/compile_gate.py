@@ -106,6 +106,7 @@ CASES = {
     "gemv out": lambda: gemv(t(1, 4608), t(4608, 4608), residual=t(1, 4608)),
     "gemv qkv": lambda: gemv(t(1, 4608), t(7680, 4608), norm=t(4608), bias=t(7680)),
     "gemv gate_up": lambda: gemv(t(1, 4608), t(24576, 4608), norm=t(4608), silu_mul=True),
+    "gemv wide rows": lambda: gemv(t(1, 4608), t(49152, 4608), norm=t(4608), config=Config(8, 1024, 4)),
     "gemv small": lambda: gemv(t(1, 1536), t(576, 1536), residual=t(1, 576)),
     "gemv float32": lambda: gemv(t(1, 896, dtype=F32), t(896, 896, dtype=F32)),
     "gemv staged": lambda: gemv(t(1, 12288), t(4608, 12288), config=Config(4, 512, 2, 3)),

@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernels.gemv import CONFIGS, Config, default_config, gemv, gemv_reference
 
@@ -63,13 +65,19 @@ def test_more_rows_are_refused(randn):
         gemv(randn(2, 64), randn(4, 64))
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (576, 576), (576, 1536), (4608, 4608), (24576, 4608), (151936, 8192)])
+@given(st.integers(1, 300_000), st.integers(1, 30_000))
 def test_default_config_is_one_that_triton_takes(n, k):
-    """Defaults are powers of two, and a tile is no wider than the row needs."""
+    """Defaults are powers of two that serve silu_mul, and a tile is not twice as wide as the row."""
     config = default_config(n, k)
     for value in (config.block_n, config.block_k, config.num_warps):
         assert value >= 1 and value & (value - 1) == 0
-    assert config.block_k <= max(256, 2 * k)
+    assert config.block_n >= 2 and config.block_k < max(257, 2 * k)
+
+
+def test_defaults_avoid_a_nearly_empty_last_wave():
+    """7680 rows in fours are 14.5 programs an SM: with two warps some would wait for a second wave, with one none."""
+    assert default_config(7680, 4608) == Config(4, 256, 1)
+    assert default_config(4608, 4608) == Config(4, 512, 2)
 
 
 def test_table_entries_are_configs_of_their_shape():
