@@ -79,7 +79,7 @@ def choose(logits: Tensor, position: Tensor, sampling: Sampling, noise: Noise) -
 
 def kept(logits: Tensor, noise: Noise) -> Tensor:
     """Which ids survive top-k and top-p, bool [n, vocabulary], for float logits [n, vocabulary]."""
-    order = logits.sort(1, descending=True, stable=True)
+    order = logits.sort(stable=True, dim=1, descending=True)
     scaled = order.values / noise.temperature
     vocabulary = logits.shape[1]
     k = torch.where(noise.top_k > 0, noise.top_k, vocabulary).clamp(max=vocabulary)

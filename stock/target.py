@@ -78,9 +78,7 @@ class Target:
         return hidden, torch.cat(tapped, 1) if tapped else hidden[:, :0]
 
 
-def load_target(
-    path: Path, dtype: torch.dtype, device: torch.device, widen: int = 1, jitter: int = 0
-) -> Target:
+def load_target(path: Path, dtype: torch.dtype, device: torch.device, widen: int = 1, jitter: int = 0) -> Target:
     """Reads a target from a folder or a GGUF file, widened and jittered (seed; 0 for none)."""
     check_widen(widen)
     checkpoint = open_checkpoint(path)
