@@ -74,7 +74,7 @@ class Target:
             middle = linear(name + "gate_up", hidden, norm=self.norm(name + "mlp_norm"), silu_mul=True)
             hidden = linear(name + "down", middle, residual=hidden)
             if layer in taps:
-                tapped.append(hidden[:, : self.tap_width])
+                tapped.append(hidden[:, : self.tap_width].clone())  # the next layer may add into `hidden`
         return hidden, torch.cat(tapped, 1) if tapped else hidden[:, :0]
 
 
