@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stock.noise import gumbel, seed_tensor
+from stock.ops.sample import sample
 
 __all__ = ["Noise", "Sampling", "choose", "kept", "noisy_scores"]
 
@@ -68,12 +69,9 @@ def choose(logits: Tensor, position: Tensor, sampling: Sampling, noise: Noise) -
     if sampling.greedy:
         return wide.argmax(1)
     if logits.is_cuda:
-        from kernels.sample import sample
-
         if sampling.cuts:
             wide = wide.masked_fill(~kept(wide, noise), float("-inf"))
-        count = len(wide)
-        return sample(wide, position, noise.seed.expand(count), noise.temperature.expand(count)).long()
+        return sample(wide, position, noise.seed, noise.temperature)
     return torch.cat([_choose_row(row, at, sampling, noise) for row, at in zip(wide.split(1), position, strict=True)])
 
 
