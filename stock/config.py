@@ -64,7 +64,7 @@ def from_gguf(fields: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]])
 
     fields: key to value; tensors: name to shape as [out, in].
     """
-    family = fields.get("general.architecture")
+    family = str(fields.get("general.architecture"))
     if family not in _ARCHITECTURES.values():
         raise EngineError("bad_model", f"GGUF architecture '{family}' is not llama, qwen2 or qwen3")
 

@@ -110,7 +110,12 @@ class Drafter:
     """
 
     def __init__(
-        self, config: DrafterConfig, weights: Mapping[str, Tensor], to_target: Tensor | None, positions: int, exact: bool
+        self,
+        config: DrafterConfig,
+        weights: Mapping[str, Tensor],
+        to_target: Tensor | None,
+        positions: int,
+        exact: bool,
     ) -> None:
         self.config, self.weights, self.to_target, self.exact = config, dict(weights), to_target, exact
         device = self.weights["norm"].device
@@ -145,7 +150,7 @@ class Drafter:
             append_context(kv, self.heads, self._layer(layer, cache), position, count, self.exact)
 
     def draft(self, anchor: Tensor, cache: Cache) -> Tensor:
-        """Logits [depths, draft vocabulary] of the positions after the anchor int64 [1], which stands at cache.start."""
+        """Logits [depths, draft vocabulary] of the positions after the anchor int64 [1], which is at cache.start."""
         config = self.config
         hidden = F.embedding(torch.cat((anchor, self.masks)), self.weights["embed"]) * config.embedding_scale
         rows = {causal: Rows(cache.start, cache.start + self.offsets, seen) for causal, seen in self.visible.items()}
@@ -167,8 +172,8 @@ class Drafter:
         return sum(value.numel() * value.element_size() for value in own)
 
     def _layer(self, index: int, cache: Cache) -> Layer:
-        norms = (self.weights.get(f"layers.{index}.{name}") for name in ("q_norm", "k_norm"))
-        return Layer(cache.layer(index), *norms, window=self.config.windows[index])
+        q_norm, k_norm = (self.weights.get(f"layers.{index}.{name}") for name in ("q_norm", "k_norm"))
+        return Layer(cache.layer(index), q_norm, k_norm, self.config.windows[index])
 
     def _norm(self, name: str) -> Norm:
         return Norm(self.weights[name], self.config.eps)
@@ -203,11 +208,14 @@ def load_drafter(
     for layer in range(config.layers):
         to, of = f"layers.{layer}.", f"layers.{layer}."
         attention, mlp = of + "self_attn.", of + "mlp."
-        qkv = [get(attention + f"{part}_proj.weight", rows, hidden) for part, rows in zip("qkv", (queries, keys, keys))]
+        parts = {"q": queries, "k": keys, "v": keys}
+        qkv = [get(attention + f"{part}_proj.weight", rows, hidden) for part, rows in parts.items()]
         weights[to + "qkv"] = torch.cat(qkv)
         weights[to + "kv"] = weights[to + "qkv"][queries:]
         weights[to + "out"] = get(attention + "o_proj.weight", hidden, queries)
-        weights[to + "gate_up"] = torch.cat([get(mlp + f"{part}_proj.weight", middle, hidden) for part in ("gate", "up")])
+        weights[to + "gate_up"] = torch.cat(
+            [get(mlp + f"{part}_proj.weight", middle, hidden) for part in ("gate", "up")]
+        )
         weights[to + "down"] = get(mlp + "down_proj.weight", hidden, middle)
         weights[to + "attn_norm"] = get(of + "input_layernorm.weight", hidden)
         weights[to + "mlp_norm"] = get(of + "post_attention_layernorm.weight", hidden)
@@ -242,7 +250,9 @@ def _vocabulary(
         to_target = torch.arange(len(offsets), device=target.device) + offsets
     ids = len(head) if to_target is None else int(to_target.max()) + 1
     if head.shape[1] != config.hidden or (to_target is not None and len(to_target) != len(head)):
-        raise EngineError("bad_model", f"the drafter's head {tuple(head.shape)} does not fit its hidden size or vocabulary map")
+        raise EngineError(
+            "bad_model", f"the drafter's head {tuple(head.shape)} does not fit its hidden size or vocabulary map"
+        )
     if ids > target.config.vocabulary:
         raise EngineError("bad_model", f"the drafter proposes id {ids - 1}, the target has {target.config.vocabulary}")
     return embed, head, to_target

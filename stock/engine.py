@@ -17,15 +17,14 @@ from stock.context import Context, Pending
 from stock.graph import Phases
 from stock.head import Chosen, Wanted
 from stock.ops.accept import Accepted, accept
+from stock.prefill import run_chain
 from stock.record import StepTimes
 from stock.sampling import Noise, Sampling
 from stock.system import System
-from stock.tree import DraftTree, Lattice, chain_tree
+from stock.tree import DraftTree, Lattice
 from stock.verify import Verified
 
 __all__ = ["Engine", "Progress", "Request"]
-
-_EXACT_PREFILL_ROWS = 64
 
 
 @dataclass(eq=False)
@@ -171,14 +170,22 @@ class Engine:
 
     def _run_prompt(self, prompt: Tensor, context: Context) -> Tensor:
         """Hidden state [1, hidden] of the last prompt row."""
-        rows = _EXACT_PREFILL_ROWS if self.system.settings.exact else self.system.options["prefill_rows"]
-        for piece in prompt.split(rows):
-            index = torch.arange(len(piece), device=piece.device)
-            position = context.start + index
-            ((hidden, taps),) = self.system.verify([chain_tree(piece, index)], [context.cache])
-            context.cache.append(len(piece))
-            self.system.draft.prefill(context, taps, position)
-        return hidden[-1:]
+        for passed in run_chain(self.system, prompt, context.cache):
+            self.system.draft.prefill(context, passed.taps, passed.position)
+        return passed.hidden[-1:]
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Allocates the first context, and on a GPU captures a greedy step, so that no request pays for it."""
+        request = Request("", [0], 1, frozenset(), True, Sampling())
+        self._open(request)
+        self.requests.append(request)
+        self.close(request)
+
+    def resident_bytes(self) -> int:
+        """Bytes of weights and caches."""
+        caches = [cache for context in self.free for cache in (context.cache, context.draft_cache) if cache is not None]
+        return self.system.resident_bytes() + sum(cache.resident_bytes() for cache in caches)
 
     def open(self, request: Request) -> None:
         """Takes a request in; it is served when the schedule picks it."""
@@ -204,7 +211,7 @@ class Engine:
 
     def _new_context(self) -> Context:
         system, device = self.system, self.system.device
-        config, like = system.target.config, system.target.weights["norm"]
+        like = system.target.weights["norm"]
         rows = system.limits.depth + 1
         width = len(system.draft.taps) * system.target.tap_width
         pending = Pending(
@@ -212,10 +219,9 @@ class Engine:
             torch.zeros(1, dtype=torch.int32, device=device),
             torch.arange(rows, device=device),
         )
-        cache = system.make_cache(config.layers, config.kv_heads, config.head_dim, system.slots, like)
         anchor = torch.zeros(1, dtype=torch.int64, device=device)
         greedy = Sampling()
-        return Context(anchor, cache, pending, greedy, Noise.of(greedy, device))
+        return Context(anchor, system.new_cache(), pending, greedy, Noise.of(greedy, device))
 
     def _reset(self, context: Context) -> None:
         context.cache.reset()

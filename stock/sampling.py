@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stock.noise import gumbel, seed_tensor
+from stock.ops.sample import sample
 
 __all__ = ["Noise", "Sampling", "choose", "kept", "noisy_scores"]
 
@@ -68,18 +69,15 @@ def choose(logits: Tensor, position: Tensor, sampling: Sampling, noise: Noise) -
     if sampling.greedy:
         return wide.argmax(1)
     if logits.is_cuda:
-        from kernels.sample import sample
-
         if sampling.cuts:
             wide = wide.masked_fill(~kept(wide, noise), float("-inf"))
-        count = len(wide)
-        return sample(wide, position, noise.seed.expand(count), noise.temperature.expand(count)).long()
+        return sample(wide, position, noise.seed, noise.temperature)
     return torch.cat([_choose_row(row, at, sampling, noise) for row, at in zip(wide.split(1), position, strict=True)])
 
 
 def kept(logits: Tensor, noise: Noise) -> Tensor:
     """Which ids survive top-k and top-p, bool [n, vocabulary], for float logits [n, vocabulary]."""
-    order = logits.sort(1, descending=True, stable=True)
+    order = logits.sort(stable=True, dim=1, descending=True)
     scaled = order.values / noise.temperature
     vocabulary = logits.shape[1]
     k = torch.where(noise.top_k > 0, noise.top_k, vocabulary).clamp(max=vocabulary)

@@ -8,22 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stock.cache import MakeCache
+from stock.cache import Cache, MakeCache
 from stock.draft import Draft
 from stock.drafter import Drafter, load_drafter
 from stock.errors import EngineError
-from stock.exact import PaddedLinear, padded, rows_of
+from stock.exact import PAD, PaddedLinear, padded, rows_of
 from stock.head import Head, Product
-from stock.linear import Linear
-from stock.options import SEAMS, resolve, seam_module
 from stock.ops.rms_norm import rms_norm
+from stock.options import SEAMS, resolve, seam_module
 from stock.schedule import Schedule
 from stock.select import Select
 from stock.target import Target, load_target
 from stock.tree import TreeLimits
 from stock.verify import Verify
 
-__all__ = ["Settings", "System", "load_system"]
+__all__ = ["Settings", "System", "load_system", "read_options", "read_target"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -52,7 +51,11 @@ class Settings:
 
 @dataclass
 class System:
-    """Everything a step needs.  context: the most tokens of a request; limits: of any draft tree."""
+    """Everything a step needs.
+
+    context: the most tokens of a request.  limits: of any draft tree.  product: hidden [n, hidden] before the final
+    norm -> logits [n, vocabulary].
+    """
 
     settings: Settings
     options: dict[str, Any]
@@ -66,6 +69,7 @@ class System:
     select: Select
     verify: Verify
     head: Head
+    product: Product
     schedule: Schedule
 
     @property
@@ -73,30 +77,37 @@ class System:
         """Cache rows of a sequence: a pass may write a whole tree behind the last committed row."""
         return self.context + self.limits.rows
 
+    def new_cache(self) -> Cache:
+        """An empty cache for the target."""
+        config = self.target.config
+        like = self.target.weights["norm"]
+        return self.make_cache(config.layers, config.kv_heads, config.head_dim, self.slots, like)
+
     def resident_bytes(self) -> int:
         """Bytes of all weights."""
         return self.target.resident_bytes() + (self.drafter.resident_bytes() if self.drafter else 0)
 
 
-def load_system(settings: Settings) -> System:
-    """Loads models and builds every seam; EngineError says what does not fit."""
-    options = _options(settings)
-    device = _device(settings.device)
-    dtype = _DTYPES[settings.dtype]
-    target = load_target(settings.target, dtype, device, settings.widen, settings.jitter)
+@torch.inference_mode()
+def load_system(settings: Settings, target: Target | None = None) -> System:
+    """Loads models (a target that is given is not read again) and builds every seam; EngineError says what is off."""
+    options = read_options(settings)
+    if target is None:
+        target = read_target(settings)
     context = _context(settings, target)
     drafter = None
     if settings.drafter is not None and options["draft"] != "none":
-        drafter = load_drafter(settings.drafter, target, options["alignment"], dtype, context, settings.exact)
+        drafter = load_drafter(settings.drafter, target, options["alignment"], target.dtype, context, settings.exact)
     built = {seam: seam_module(seam, options[seam]).build(target, options, settings.prepared) for seam in SEAMS}
     linear = PaddedLinear(built["linear"]) if settings.exact else built["linear"]
     depths = drafter.config.depths if drafter else 0
     limits = built["select"].limits(depths)
     draft = built["draft"](drafter, built["cache"], context + limits.rows + depths + 1)
+    product = _head_product(target, settings)
     return System(
         settings=settings,
         options=options,
-        device=device,
+        device=target.device,
         target=target,
         drafter=drafter,
         context=context,
@@ -105,17 +116,24 @@ def load_system(settings: Settings) -> System:
         draft=draft,
         select=built["select"],
         verify=built["verify"](linear, draft.taps, settings.exact),
-        head=built["head"](_head_product(target, settings)),
+        head=built["head"](product),
+        product=product,
         schedule=built["schedule"],
     )
 
 
-def _options(settings: Settings) -> dict[str, Any]:
+def read_options(settings: Settings) -> dict[str, Any]:
     """Option values; without a drafter, which the settings state, drafting is `none` unless they ask for more."""
     values = dict(settings.options)
     if settings.drafter is None:
         values.setdefault("draft", "none")
     return resolve(values)
+
+
+def read_target(settings: Settings) -> Target:
+    """The target alone."""
+    device = _device(settings.device)
+    return load_target(settings.target, _DTYPES[settings.dtype], device, settings.widen, settings.jitter)
 
 
 def _device(name: str) -> torch.device:
@@ -146,7 +164,7 @@ def _head_product(target: Target, settings: Settings) -> Product:
 
     def exact(hidden: Tensor) -> Tensor:
         normed = torch.cat([rms_norm(row, norm.weight, norm.eps) for row in rows_of(hidden)])
-        return torch.cat([product(padded(piece))[: len(piece)] for piece in normed.split(64)])
+        return torch.cat([product(padded(piece))[: len(piece)] for piece in normed.split(PAD)])
 
     return exact if settings.exact else fast
 

@@ -74,13 +74,11 @@ class Target:
             middle = linear(name + "gate_up", hidden, norm=self.norm(name + "mlp_norm"), silu_mul=True)
             hidden = linear(name + "down", middle, residual=hidden)
             if layer in taps:
-                tapped.append(hidden[:, : self.tap_width])
+                tapped.append(hidden[:, : self.tap_width].clone())  # the next layer may add into `hidden`
         return hidden, torch.cat(tapped, 1) if tapped else hidden[:, :0]
 
 
-def load_target(
-    path: Path, dtype: torch.dtype, device: torch.device, widen: int = 1, jitter: int = 0
-) -> Target:
+def load_target(path: Path, dtype: torch.dtype, device: torch.device, widen: int = 1, jitter: int = 0) -> Target:
     """Reads a target from a folder or a GGUF file, widened and jittered (seed; 0 for none)."""
     check_widen(widen)
     checkpoint = open_checkpoint(path)

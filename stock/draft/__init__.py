@@ -1,6 +1,6 @@
 """The seam `draft`: proposes the next tokens of each request.
 
-    build(target, options, prepared) -> make(drafter, make_cache, slots) -> Draft
+build(target, options, prepared) -> make(drafter, make_cache, slots) -> Draft
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Draft(Protocol):
     """
 
     depths: int
-    taps: Sequence[int]
+    taps: tuple[int, ...]
 
     def open(self, context: Context) -> None:
         """Prepares a context's draft state, for a new sequence."""

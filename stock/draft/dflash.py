@@ -61,6 +61,7 @@ class BlockDraft:
         pending.count.zero_()
         logits = self.drafter.draft(context.anchor, cache)
         ids, logprobs = self._ranks(logits, context, ranks)
+        logprobs = logprobs.half().float()  # as lattices are stored, so that a walk meets the same numbers
         if self.drafter.to_target is not None:
             ids = self.drafter.to_target[ids]
         return Lattice(context.anchor, ids, logprobs)

@@ -30,7 +30,7 @@ class NoDraft:
     """Lattices of depth 0."""
 
     depths = 0
-    taps: Sequence[int] = ()
+    taps: tuple[int, ...] = ()
 
     def open(self, context: Context) -> None:
         """There is no draft state."""

@@ -38,7 +38,9 @@ class Chosen:
 class Head(Protocol):
     """The token of each row of hidden [n, hidden], before the final norm, chosen at position int64 [n]."""
 
-    def __call__(self, hidden: Tensor, position: Tensor, sampling: Sampling, noise: Noise, wanted: Wanted) -> Chosen: ...
+    def __call__(
+        self, hidden: Tensor, position: Tensor, sampling: Sampling, noise: Noise, wanted: Wanted
+    ) -> Chosen: ...
 
 
 class MakeHead(Protocol):

@@ -62,7 +62,7 @@ class Rows:
         return int(self.start)
 
     def mask(self, window: int | None, group: int, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores of `group` query heads folded into rows, [group * n, start + n]; made once a pass.
+        """What is added to the scores of `group` query heads folded into rows, [group * n, start + n]; made once.
 
         None where every row sees every key.
         """
@@ -143,7 +143,14 @@ def append_context(kv: Tensor, heads: Heads, layer: Layer, position: Tensor, cou
         from kernels.rope_append import rope_append_kv
 
         rope_append_kv(
-            kv, position, heads.cos, heads.sin, *layer.cache, _slots(position, count), k_norm=layer.k_norm, eps=heads.eps
+            kv,
+            position,
+            heads.cos,
+            heads.sin,
+            *layer.cache,
+            _slots(position, count),
+            k_norm=layer.k_norm,
+            eps=heads.eps,
         )
         return
     real = len(kv) if count is None else int(count)

@@ -7,7 +7,9 @@ from stock.linear import Norm
 __all__ = ["gemv"]
 
 
-def gemv(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm | None, residual: Tensor | None, silu: bool) -> Tensor:
+def gemv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm | None, residual: Tensor | None, silu_mul: bool
+) -> Tensor:
     """The product that `stock.linear.Linear` describes, for x [1, features] on a GPU."""
     from kernels.gemv import gemv as kernel
 
@@ -18,5 +20,5 @@ def gemv(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm | None, resi
         norm=None if norm is None else norm.weight,
         eps=0.0 if norm is None else norm.eps,
         residual=residual,
-        silu_mul=silu,
+        silu_mul=silu_mul,
     )

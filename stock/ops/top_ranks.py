@@ -24,5 +24,5 @@ def top_ranks(logits: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
     # topk orders ties at will; taking one more than asked shows whether a tie crosses the cut.
     best, ids = wide.topk(min(ranks + 1, wide.shape[1]), 1)
     if bool((best[:, 1:] == best[:, :-1]).any()):
-        best, ids = wide.sort(1, descending=True, stable=True)
+        best, ids = wide.sort(stable=True, dim=1, descending=True)
     return ids[:, :ranks], (best[:, :ranks] - total).float()

@@ -17,7 +17,7 @@ from stock.errors import EngineError
 __all__ = ["SEAMS", "Option", "declared", "resolve", "seam_module"]
 
 SEAMS = ("draft", "select", "verify", "linear", "head", "cache", "schedule")
-_TYPES = {"int": int, "float": float, "bool": bool, "string": str}
+_TYPES: dict[str, Any] = {"int": int, "float": float, "bool": bool, "string": str}
 _ROOT = Path(__file__).resolve().parent
 
 
@@ -37,13 +37,16 @@ class Option:
         """The value in the declared type; EngineError `bad_option` if it is not one the option takes."""
         if self.type == "float" and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if type(value) is not _TYPES[self.type]:
+        kind = _TYPES[self.type]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise EngineError("bad_option", f"option '{self.name}' takes {self.type}, got {value!r}")
         if self.values is not None and value not in self.values:
             allowed = ", ".join(map(str, self.values))
             raise EngineError("bad_option", f"option '{self.name}' takes one of {allowed}, got '{value}'")
-        if self.range is not None and not self.range[0] <= value <= self.range[1]:
-            raise EngineError("bad_option", f"option '{self.name}' takes {self.range[0]}..{self.range[1]}, got {value}")
+        if self.range is not None:
+            low, high = self.range
+            if not low <= value <= high:
+                raise EngineError("bad_option", f"option '{self.name}' takes {low}..{high}, got {value}")
         return value
 
     def describe(self) -> dict[str, Any]:

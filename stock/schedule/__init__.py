@@ -1,6 +1,6 @@
 """The seam `schedule`: which requests the next pass drafts and verifies.
 
-    build(target, options, prepared) -> Schedule
+build(target, options, prepared) -> Schedule
 """
 
 from collections.abc import Sequence

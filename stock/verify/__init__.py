@@ -1,6 +1,6 @@
 """The seam `verify`: runs the target over draft trees.
 
-    build(target, options, prepared) -> make(linear, taps, exact) -> Verify
+build(target, options, prepared) -> make(linear, taps, exact) -> Verify
 """
 
 from collections.abc import Sequence

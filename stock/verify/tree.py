@@ -45,8 +45,8 @@ class TreeVerify:
 
         def attend_layer(layer: int, qkv: Tensor) -> Tensor:
             weights = self.target.weights
-            norms = (weights.get(f"layers.{layer}.{name}") for name in ("q_norm", "k_norm"))
-            return self.attend(qkv, self.heads, Layer(cache.layer(layer), *norms), rows)
+            q_norm, k_norm = (weights.get(f"layers.{layer}.{name}") for name in ("q_norm", "k_norm"))
+            return self.attend(qkv, self.heads, Layer(cache.layer(layer), q_norm, k_norm), rows)
 
         return self.target.forward(tree.token, attend_layer, self.linear, self.taps)
 
