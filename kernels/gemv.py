@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.portable import (
     INTERPRET,
     cdiv,
-    check_contiguous,
+    check_tensors,
     f32,
     narrow,
     normalised,
@@ -167,11 +167,13 @@ def gemv(
 
     The norm's result is rounded to x's type as `rms_norm` rounds it.
     """
-    check_contiguous(x, weight, bias, norm, residual)
+    check_tensors(x, weight, bias, norm, residual)
     n, k = weight.shape
     if x.shape != (1, k):
         raise ValueError(f"gemv takes one row of {k} values, got {list(x.shape)}")
     config = config or config_for(n, k)
+    if silu_mul and (n % 2 or config.block_n < 2):
+        raise ValueError(f"silu_mul pairs weight rows, got {n} rows in blocks of {config.block_n}")
     out_n = n // 2 if silu_mul else n
     y = x.new_empty(1, out_n)
     gemv_kernel[(cdiv(out_n, config.block_n // 2 if silu_mul else config.block_n),)](

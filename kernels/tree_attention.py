@@ -8,7 +8,7 @@ length.  What unseen slots hold, NaN included, cannot reach a row.  A second ker
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, check_contiguous, dot, f32, narrow, next_power_of_2, tl, triton, wide
+from kernels.portable import cdiv, check_tensors, dot, f32, narrow, next_power_of_2, tl, triton, wide
 
 __all__ = ["default_splits", "tree_attention", "tree_attention_reference"]
 
@@ -168,7 +168,7 @@ def tree_attention(
     (n, hq, d), (context, hkv, _) = q.shape, k_cache.shape
     if window is not None and position is None:
         raise ValueError("a window needs the positions of the rows")
-    check_contiguous(q, k_cache, v_cache, ancestors, position)
+    check_tensors(q, k_cache, v_cache, ancestors, position)
     members, block_d = n * (hq // hkv), max(16, next_power_of_2(d))
     if q.dtype == torch.bfloat16:
         block_m, block_n, warps, stages = min(64, max(16, next_power_of_2(members))), min(128, 8192 // block_d), 4, 2

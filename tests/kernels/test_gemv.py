@@ -65,6 +65,15 @@ def test_more_rows_are_refused(randn):
         gemv(randn(2, 64), randn(4, 64))
 
 
+def test_gates_come_in_pairs(randn):
+    """silu_mul needs as many gate rows as up rows, and both in one program."""
+    x, weight = randn(1, 64), randn(4, 64)
+    with pytest.raises(ValueError, match="pairs weight rows"):
+        gemv(x, weight, silu_mul=True, config=Config(1, 256, 1))
+    with pytest.raises(ValueError, match="pairs weight rows"):
+        gemv(x, weight[:3], silu_mul=True)
+
+
 @given(st.integers(1, 300_000), st.integers(1, 30_000))
 def test_default_config_is_one_that_triton_takes(n, k):
     """Defaults are powers of two that serve silu_mul, and a tile is not twice as wide as the row."""

@@ -110,10 +110,12 @@ def test_keys_order_scores_then_ids(device):
     assert torch.equal(score_back, score) and torch.equal(id_back, ids)
 
 
-def test_strided_tensors_are_refused(randn):
-    """A tensor whose values do not lie side by side is an error, never read as if they did."""
+def test_what_would_be_read_wrongly_is_refused(randn):
+    """Values that do not lie side by side, and float64, are errors: never other numbers, never fewer digits."""
     with pytest.raises(ValueError, match=r"contiguous tensors, got \[4, 2\] with \(1, 4\)"):
         silu_mul(randn(2, 4).T)
+    with pytest.raises(ValueError, match="computes in float32"):
+        silu_mul(randn(2, 4, dtype=torch.float64))
 
 
 def test_every_op_has_a_twin_and_stands_alone():
