@@ -48,7 +48,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--repeats", type=int, default=2, help="passes over the requests; the faster one of each counts")
+    parser.add_argument(
+        "--repeats", type=int, default=2, help="passes over the requests; the faster one of each counts"
+    )
     parser.add_argument("--ar-floor", type=float, default=0.0, help="least share of the copy rate that AR must reach")
     return parser.parse_args()
 
@@ -127,7 +129,13 @@ def measure_setting(
     for request in requests:
         decode(engine, request, arguments.tokens)
     medians = {name: statistics.median(step[name] for step in phases) for name in phases[0]}
-    return {"setting": setting, "widen": arguments.widen, "jitter": arguments.jitter, "phases": medians, "answers": answers}
+    return {
+        "setting": setting,
+        "widen": arguments.widen,
+        "jitter": arguments.jitter,
+        "phases": medians,
+        "answers": answers,
+    }
 
 
 def decode(engine: Any, request: dict[str, Any], tokens: int) -> dict[str, Any]:

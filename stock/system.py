@@ -14,6 +14,7 @@ from stock.drafter import Drafter, load_drafter
 from stock.errors import EngineError
 from stock.exact import PAD, PaddedLinear, padded, rows_of
 from stock.head import Head, Product
+from stock.ops import has_kernels
 from stock.ops.rms_norm import rms_norm
 from stock.options import SEAMS, resolve, seam_module
 from stock.schedule import Schedule
@@ -76,6 +77,11 @@ class System:
     def slots(self) -> int:
         """Cache rows of a sequence: a pass may write a whole tree behind the last committed row."""
         return self.context + self.limits.rows
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether passes go through kernels, which never wait for the device."""
+        return not self.settings.exact and has_kernels(self.target.weights["norm"])
 
     def new_cache(self) -> Cache:
         """An empty cache for the target."""

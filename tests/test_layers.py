@@ -61,7 +61,9 @@ def test_only_the_git_room_imports_pygit2():
 
 def test_kernels_of_the_trunk_are_imported_below_ops_alone():
     """An entry that brings another linear or head replaces a seam module, not a kernel."""
-    users = {path for path in FILES if path.parts[-2] != "kernels" and any(n.startswith("kernels") for n in imports(path))}
+    users = {
+        path for path in FILES if path.parts[-2] != "kernels" and any(n.startswith("kernels") for n in imports(path))
+    }
 
     assert users
     assert all(room(path) == "stock/ops" for path in users)

@@ -31,7 +31,9 @@ def tree_id(files):
             blobs[head] = ("100644", git_object(b"blob", data))
     entries = {**blobs, **{name: ("40000", tree_id(inside)) for name, inside in folders.items()}}
     order = sorted(entries, key=lambda name: name + "/" * (name in folders))
-    return git_object(b"tree", b"".join(f"{entries[n][0]} {n}\0".encode() + bytes.fromhex(entries[n][1]) for n in order))
+    return git_object(
+        b"tree", b"".join(f"{entries[n][0]} {n}\0".encode() + bytes.fromhex(entries[n][1]) for n in order)
+    )
 
 
 def git_object(kind, data):
@@ -46,7 +48,11 @@ def test_tracked_files_stay_small():
 def test_no_tracked_file_names_a_folder_beside_the_repository():
     """A clone has nothing beside it."""
     pattern = re.compile(rb"\.\./shared|/work/|/root/")
-    found = [path for path in tracked() if path.suffix not in (".safetensors", ".bundle") and pattern.search(path.read_bytes())]
+    found = [
+        path
+        for path in tracked()
+        if path.suffix not in (".safetensors", ".bundle") and pattern.search(path.read_bytes())
+    ]
 
     assert [path.relative_to(ROOT) for path in found if path != Path(__file__)] == []
 

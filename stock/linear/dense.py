@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stock.linear import Linear, Norm
+from stock.ops import has_kernels
 from stock.ops.gemv import gemv
 from stock.ops.rms_norm import rms_norm
 from stock.ops.silu_mul import silu_mul as silu_product
@@ -32,7 +33,7 @@ class Dense:
         self, name: str, x: Tensor, *, norm: Norm | None = None, residual: Tensor | None = None, silu_mul: bool = False
     ) -> Tensor:
         weight, bias = self.weights[name], self.weights.get(name + ".bias")
-        if x.is_cuda and len(x) == 1:
+        if has_kernels(x) and len(x) == 1:
             return gemv(x, weight, bias, norm, residual, silu_mul)
         if norm is not None:
             x = rms_norm(x, norm.weight, norm.eps)

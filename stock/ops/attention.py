@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stock.ops import has_kernels
 from stock.ops.rms_norm import rms_norm
 
 __all__ = ["KERNEL_ROWS", "Heads", "Layer", "Rows", "append_context", "attend", "attend_exact", "visible_rows"]
@@ -139,7 +140,7 @@ def append_context(kv: Tensor, heads: Heads, layer: Layer, position: Tensor, cou
 
     count: int32 [1], how many of the rows are real (None: all).
     """
-    if kv.is_cuda and len(kv) <= KERNEL_ROWS:
+    if has_kernels(kv) and len(kv) <= KERNEL_ROWS:
         from kernels.rope_append import rope_append_kv
 
         rope_append_kv(
@@ -166,10 +167,28 @@ def _attend_kernels(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tens
     from kernels.rope_append import rope_append
     from kernels.tree_attention import tree_attention
 
-    norms = {"q_norm": layer.q_norm, "k_norm": layer.k_norm, "eps": heads.eps}
-    q = rope_append(qkv, rows.position, heads.cos, heads.sin, *layer.cache, rows.start, **norms)
+    keys, values = layer.cache[0], layer.cache[1]
+    q = rope_append(
+        qkv,
+        rows.position,
+        heads.cos,
+        heads.sin,
+        keys,
+        values,
+        rows.start,
+        q_norm=layer.q_norm,
+        k_norm=layer.k_norm,
+        eps=heads.eps,
+    )
     return tree_attention(
-        q, *layer.cache, rows.start, rows.visible, position=rows.position, scale=heads.dim**-0.5, window=layer.window
+        q,
+        keys,
+        values,
+        rows.start,
+        rows.visible,
+        position=rows.position,
+        scale=heads.dim**-0.5,
+        window=layer.window,
     )
 
 

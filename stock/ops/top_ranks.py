@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from stock.ops import has_kernels
+
 __all__ = ["top_ranks"]
 
 
@@ -11,7 +13,7 @@ def top_ranks(logits: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
 
     Order: logit descending, id ascending.  Log-probabilities are those of a full softmax.
     """
-    if logits.is_cuda:
+    if has_kernels(logits):
         from kernels.top_ranks import top_ranks as kernel
 
         ids, logprobs = kernel(logits, ranks)
