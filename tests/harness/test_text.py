@@ -19,7 +19,7 @@ SAMPLES = {
     "digits": "12345 3.14159 1,000,000 2024-11-30 7up x10y 0x1F",
     "fractions": "½ 1½ x² ③ Ⅳ ¾-cup",
     "spaced digits": "a  12\n\n1. one\n\n2. two\t\t3",
-    "code": "def f(x):\n\treturn [i ** 2 for i in range(x)]  # squares\n\nif f(3) != [0, 1, 4]:\r\n    raise ValueError\n",
+    "code": "def f(x):\n\treturn [i ** 2 for i in x]  # squares\n\nif f(3) != [0, 1, 4]:\r\n    raise ValueError\n",
     "cjk": "日本語のテキスト、中文文本,包括標點。 한국어 문장도 있습니다.",
     "emoji": "🙂 👩‍👩‍👧‍👦 🇩🇪☃️ it's 5 o'clock 🦙🦙",
     "special": "<|im_start|>user\n<|im_end|><|endoftext|> <|begin_of_text|><|eot_id|><think> </think> <|im_start",
