@@ -26,7 +26,7 @@ from harness.process import Process
 from harness.shape import Mismatch
 from harness.wire import Generate, Hello, Option, Prepared, Ready, Sampling, Scores, Settings, check_reply
 
-__all__ = ["Engine", "OnTokens", "digest_folder", "stock_command"]
+__all__ = ["LOAD_S", "Engine", "OnTokens", "digest_folder", "stock_command"]
 
 START_S = 120.0  # importing torch from a cold disk
 LOAD_S = 1800.0
@@ -143,8 +143,9 @@ class Engine:
 
     def cancel(self, request: str) -> None:
         """Asks the engine to end an open request; its answer still comes, most likely with reason `cancelled`."""
-        self._open[request].cancelled = True
-        self._send("cancel", id=request)
+        if not self._open[request].cancelled:
+            self._open[request].cancelled = True
+            self._send("cancel", id=request)
 
     def next_answer(self, on_tokens: OnTokens | None = None, deadline_s: float | None = None) -> Answer | None:
         """The next finished answer among the open requests; None when `time.monotonic()` passes `deadline_s` first.

@@ -1,6 +1,5 @@
 """Requests as users and generators write them: JSON lines of turns or of token ids (docs/records.md)."""
 
-import dataclasses
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,15 @@ _ALLOWED = {**_COMMON, "ignore_eos": boolean, "sampling": SAMPLING, "choice": in
 _TURNS = record({"id": text, "turns": items(text, least=1)}, _ALLOWED)
 _IDS = record({"id": text, "ids": items(integer(), least=1)}, _ALLOWED)
 _SESSION = record(
-    {"v": constant(1), "kind": constant("session"), "id": text, "turns": items(text, least=1), "family": text},
-    {"cap_tok": integer(1), "context_tok": integer(1)},
+    {
+        "v": constant(1),
+        "kind": constant("session"),
+        "id": text,
+        "turns": items(text, least=1),
+        "family": text,
+        "cap_tok": integer(1),
+        "context_tok": integer(1),
+    }
 )
 
 
@@ -78,15 +84,18 @@ def _request(value: Any) -> Request:
     if isinstance(value, dict) and value.get("kind") == "session":
         _SESSION(value, "the session")
         turns = tuple(value["turns"])
-        return Request(
-            value["id"], turns, max_tokens=value.get("cap_tok"), context_tok=value.get("context_tok"), session=True
-        )
+        return Request(value["id"], turns, max_tokens=value["cap_tok"], context_tok=value["context_tok"], session=True)
     (_IDS if isinstance(value, dict) and "ids" in value else _TURNS)(value, "the request")
-    names = {field.name for field in dataclasses.fields(Request)}
-    fields = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items() if key in names}
-    if "sampling" in fields:
-        fields["sampling"] = Sampling(**fields["sampling"])
-    return Request(**fields)
+    sampling = value.get("sampling")
+    return Request(
+        value["id"],
+        turns=tuple(value.get("turns", ())),
+        ids=tuple(value.get("ids", ())),
+        max_tokens=value.get("max_tokens"),
+        ignore_eos=value.get("ignore_eos", False),
+        sampling=None if sampling is None else Sampling(**sampling),
+        choice=value.get("choice", 0),
+    )
 
 
 def request_seed(seed: int, choice: int) -> int:

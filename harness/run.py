@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 from harness import shape
 from harness.answer import Answer
-from harness.client import Engine, stock_command
-from harness.errors import Crashed, HarnessError, Missing, Unsupported, Usage
+from harness.client import LOAD_S, Engine, stock_command
+from harness.errors import Crashed, HarnessError, Hung, Missing, Unsupported, Usage
 from harness.job import Job, read_job
 from harness.machine import card
 from harness.options import convert
@@ -105,16 +105,24 @@ def _answer(job: Job, left: list[_Conversation], answers: "_Answers", emit: Emit
     try:
         with Engine.start(command, arm.folder, answers.folder / "cache") as engine:
             text = _text(Path(deployment.target.path), any(conversation.request.turns for conversation in left))
-            ready = engine.load(deployment.settings(convert(arm.options, engine.hello.options)))
+            settings = deployment.settings(convert(arm.options, engine.hello.options))
+            ready = engine.load(settings, _patience(LOAD_S, deadline_s))
             now = datetime.datetime.now(datetime.UTC)
             about = {"engine": engine.hello.engine, "version": engine.hello.version}
             emit({"event": "ready", **about, **asdict(ready), "card": card(deployment.device, now)})
             _Runner(job, engine, ready, text, answers, emit).work(deque(left), deadline_s)
+    except Hung:
+        if deadline_s is None or time.monotonic() < deadline_s:
+            raise
     except Crashed as error:
         log = answers.folder / "engine.log"
         log.write_text(error.tail)
         error.hint = f"the last of its output is in '{log}'"
         raise
+
+
+def _patience(longest_s: float, deadline_s: float | None) -> float:
+    return longest_s if deadline_s is None else min(longest_s, deadline_s - time.monotonic())
 
 
 def _text(path: Path, needed: bool) -> Text | None:
@@ -258,7 +266,10 @@ class _Answers:
         """A conversation for each request, with the answers that the file has."""
         conversations = {request.id: _Conversation(request) for request in requests}
         for answer in self.all:
-            conversations[answer["request"]].answers.append(answer)
+            conversation = conversations.get(answer["request"])
+            if conversation is None or conversation.done or answer["turn"] != len(conversation.answers):
+                raise Usage(f"'{self.folder}' holds an answer out of place: '{answer['request']}' {answer['turn']}")
+            conversation.answers.append(answer)
         return list(conversations.values())
 
     def add(self, answer: dict[str, Any]) -> None:
@@ -273,7 +284,9 @@ class _Answers:
         if not key.exists():
             if self._file.tell():
                 raise Usage(f"'{self.folder}' holds answers, but not of which job", "give another folder")
-            key.write_text(self._key + "\n")
+            fresh = self.folder / "key.new"
+            fresh.write_text(self._key + "\n")
+            fresh.replace(key)
         elif key.read_text().strip() != self._key:
             raise Usage(f"'{self.folder}' holds answers of another job", "give another folder")
 
