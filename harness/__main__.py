@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)  # so that the engine goes with us
+            signal.signal(number, _end)
     try:
         counts = run(chosen.job, chosen.out, chosen.max_minutes, _emit if chosen.stream else lambda event: None)
         if not chosen.stream:
@@ -37,6 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader went away; at exit Python would try to write what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _end(number: int, frame: object) -> None:
+    """Ends by an exception instead of on the spot, so that the engine goes with us."""
+    sys.exit(143)
 
 
 def _emit(event: dict[str, Any]) -> None:

@@ -203,7 +203,7 @@ def _convert(value: dict[str, Any], where: str, folder: Path) -> Deployment:
             return {}
         converted = read_number(word[name])
         if converted is None:
-            raise Usage(f"{where}: '{key}' is '{word[name]}', not {meaning}")
+            raise Usage(f"{where}: '{key}' is '{_one_line(word[name])}', not {meaning}")
         return {name: converted}
 
     target = {**number("target.widen", _power_of_two, "a power of two"), **number("target.jitter", _whole(0), "a seed")}
@@ -212,7 +212,7 @@ def _convert(value: dict[str, Any], where: str, folder: Path) -> Deployment:
         "arrival": (value.get("load") or {}).get("arrival", "closed"),
     }
     if load["arrival"] != "closed":
-        raise Usage(f"{where}: 'load.arrival' is '{load['arrival']}', and only 'closed' is known")
+        raise Usage(f"{where}: 'load.arrival' is '{_one_line(load['arrival'])}', and only 'closed' is known")
     sampling = Sampling(
         **number("sampling.temperature", _real(lambda it: it >= 0), "a number of at least 0"),
         **number("sampling.top_p", _real(lambda it: 0 < it <= 1), "a number above 0 and up to 1"),
@@ -231,6 +231,10 @@ def _convert(value: dict[str, Any], where: str, folder: Path) -> Deployment:
         **number("context", _whole(2), "a whole number of at least 2"),
         **{key: value[key] for key in plain if key in value},
     )
+
+
+def _one_line(word: str) -> str:
+    return " ".join(word.split())[:80]
 
 
 def _whole(low: int, high: float = math.inf) -> Callable[[str], int | None]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -202,14 +203,21 @@ def harness(deployment: Deployment, job: Path, folder: Path) -> Iterator[Iterato
         process_group=0,  # an interrupt from the terminal is ours; the harness ends when we say so
     )
     assert child.stdout is not None
+    before = signal.signal(signal.SIGTERM, _end)
     with child.stdout as lines:
         try:
             yield (json.loads(line) for line in lines)
             status = child.wait()
         finally:
             stop(child)
+            signal.signal(signal.SIGTERM, before)
     if status:
         raise click.exceptions.Exit(status) if status > 0 else SptError(f"the harness was ended by signal {-status}")
+
+
+def _end(number: int, frame: object) -> None:
+    """Ends by an exception instead of on the spot, so that harness and engine go with us."""
+    sys.exit(143)
 
 
 def stop(child: "subprocess.Popen[bytes]") -> None:

@@ -378,8 +378,9 @@ def test_signal_is_named(parrot):
         engine.stats()
 
 
-def test_closed_pipe(parrot):
+def test_closed_pipe(parrot, monkeypatch):
     """An engine that closes its pipe and lives on is as good as ended."""
+    monkeypatch.setattr(process, "SHUTDOWN_S", 0.2)
     engine = parrot(GREETED, [{"close": True}, {"sleep": 60}])
     engine.load(SETTINGS)
     group = engine.pid

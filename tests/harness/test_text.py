@@ -279,6 +279,7 @@ def test_stop_ids(texts, real, tmp_path):
     (folder / "generation_config.json").write_text('{"eos_token_id": [9, 7]}')
     several = load_text(folder).stop_ids
     (folder / "generation_config.json").unlink()
+    (folder / "config.json").unlink()
     named = load_text(folder).stop_ids
     (folder / "config.json").write_text('{"eos_token_id": 5}')
 

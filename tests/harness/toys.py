@@ -138,6 +138,7 @@ def _save(family: Family, tokenizer: Tokenizer, special: Sequence[str], folder: 
         "chat_template": family.template,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({"model_type": family.architecture, "max_position_embeddings": 512}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": tokenizer.token_to_id(family.eos)}))
     return folder
 
@@ -158,6 +159,7 @@ def write_gguf(family: Family, path: Path, **changes: str) -> Path:
     types += [gguf.TokenType.CONTROL] * len(family.special) + [gguf.TokenType.USER_DEFINED] * len(family.plain)
     names += [*family.special, *family.plain]
     writer = gguf.GGUFWriter(path, family.architecture)
+    writer.add_context_length(512)
     writer.add_tokenizer_model(changes.get("model", "gpt2"))
     writer.add_tokenizer_pre(changes.get("pre", family.pre))
     writer.add_token_list(names)
