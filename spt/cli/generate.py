@@ -246,7 +246,9 @@ def show(events: Iterator[dict[str, Any]], silent: bool) -> dict[str, Any]:
             answer, counts = event["answer"], event["counts"]
             shown |= {key: answer[key] for key in ("text", "ids", "reason", "prompt_tok", "prefill_s", "decode_s")}
             shown |= {key: counts[key] for key in ("tokens", "looped_tokens", "steps", "tau", "tau_all")}
-            shown["decode_tok_s"] = counts["step_tokens"] / answer["decode_s"] if counts["steps"] else None
+            # No time passed between lines that were read at once: then there is no rate.
+            rated = counts["steps"] and answer["decode_s"]
+            shown["decode_tok_s"] = counts["step_tokens"] / answer["decode_s"] if rated else None
             if not silent:
                 click.echo()
     return shown

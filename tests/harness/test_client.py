@@ -109,11 +109,15 @@ def test_generate(fake):
 
 
 def test_clock_is_ours(fake):
-    """Prefill and decode times are what the engine's waits take."""
-    answer = fake(prefill_ms=40, step_ms=10).generate(ASK)
+    """Prefill and decode times are the engine's waits and no more than the call took."""
+    engine = fake(prefill_ms=40, step_ms=50)
+    before = time.perf_counter()
+    answer = engine.generate(ASK)
+    whole_s = time.perf_counter() - before
 
-    assert 0.04 < answer.prefill_s < 0.14
-    assert 0.06 < answer.decode_s < 0.16
+    assert answer.prefill_s > 0.04
+    assert answer.decode_s > 0.2
+    assert answer.prefill_s + answer.decode_s < whole_s
 
 
 def test_lines_that_we_send_are_valid():

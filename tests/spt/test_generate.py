@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.text import load_text
-from spt.cli.generate import choose_deployment, summary
+from spt.cli.generate import choose_deployment, show, summary
 from tests.harness import toys
 from tests.harness.schemas import validator
 from tests.harness.test_client import is_gone
@@ -58,7 +58,7 @@ def spt(folder, *arguments):
 
 def test_text_and_summary(project, toy):
     """The answer is all that stands on standard output; one line on standard error says what it cost."""
-    folder = project(tau=3)
+    folder = project(tau=3, step_ms=50)
     status, out, err = spt(folder, "The answer is", "--max-tokens", "10")
     _, shown, _ = spt(folder, "The answer is", "--max-tokens", "10", "--json")
     answer = json.loads(shown)
@@ -76,7 +76,7 @@ def test_text_and_summary(project, toy):
 
 def test_json(project):
     """--json is one object on standard output and nothing on standard error."""
-    status, out, err = spt(project(tau=2), "Hi", "--max-tokens", "5", "--json", "--option", "prefill_ms=20")
+    status, out, err = spt(project(tau=2, step_ms=100), "Hi", "--max-tokens", "5", "--json", "--option", "prefill_ms=20")
     shown = json.loads(out)
 
     assert (status, err, len(out.splitlines())) == (0, "", 1)
@@ -119,6 +119,14 @@ def test_loops_are_counted():
     line = summary({**counts, "prefill_s": 0.5, "prompt_tok": 7, "decode_s": 4.78})
 
     assert line == "60 tokens, 59 steps, tau -, 30 looped, prefill 0.500 s (7 tokens), decode 4.780 s, 12.3 tok/s"
+
+
+def test_lines_read_at_once_have_no_rate():
+    """An engine faster than the clock sees gives no rate, never a division by zero."""
+    answer = {"text": "", "ids": [1, 2], "reason": "stop", "prompt_tok": 3, "prefill_s": 0.1, "decode_s": 0.0}
+    counts = {"tokens": 2, "looped_tokens": 0, "steps": 1, "step_tokens": 1, "tau": 1.0, "tau_all": 1.0}
+
+    assert show(iter([{"event": "answer", "answer": answer, "counts": counts}]), silent=True)["decode_tok_s"] is None
 
 
 def test_the_nearest_deployment_counts(project):
