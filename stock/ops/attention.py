@@ -143,16 +143,8 @@ def append_context(kv: Tensor, heads: Heads, layer: Layer, position: Tensor, cou
     if has_kernels(kv) and len(kv) <= KERNEL_ROWS:
         from kernels.rope_append import rope_append_kv
 
-        rope_append_kv(
-            kv,
-            position,
-            heads.cos,
-            heads.sin,
-            *layer.cache,
-            _slots(position, count),
-            k_norm=layer.k_norm,
-            eps=heads.eps,
-        )
+        keys, values, slot = layer.cache[0], layer.cache[1], _slots(position, count)
+        rope_append_kv(kv, position, heads.cos, heads.sin, keys, values, slot, k_norm=layer.k_norm, eps=heads.eps)
         return
     real = len(kv) if count is None else int(count)
     pieces = range(real) if exact else [slice(0, real)]

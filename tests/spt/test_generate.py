@@ -76,7 +76,9 @@ def test_text_and_summary(project, toy):
 
 def test_json(project):
     """--json is one object on standard output and nothing on standard error."""
-    status, out, err = spt(project(tau=2, step_ms=100), "Hi", "--max-tokens", "5", "--json", "--option", "prefill_ms=20")
+    status, out, err = spt(
+        project(tau=2, step_ms=100), "Hi", "--max-tokens", "5", "--json", "--option", "prefill_ms=20"
+    )
     shown = json.loads(out)
 
     assert (status, err, len(out.splitlines())) == (0, "", 1)
