@@ -120,9 +120,10 @@ def attend_exact(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tensor:
     Each row attends by itself over its keys in position order, gathered: the very call that a single row makes.
     """
     context, group = rows.context(), heads.queries // heads.keys
+    # All keys first: a drafter's rows see later ones too.
+    queries = [_append_row(qkv[index : index + 1], index, heads, layer, rows) for index in range(len(qkv))]
     out = []
-    for index, seen in enumerate(rows.visible):
-        q = _append_row(qkv[index : index + 1], index, heads, layer, rows)
+    for index, (q, seen) in enumerate(zip(queries, rows.visible, strict=True)):
         own = seen.nonzero()[:, 0]
         slots = torch.cat((torch.arange(context, device=own.device), context + own))
         if layer.window is not None:
