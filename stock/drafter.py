@@ -172,10 +172,9 @@ class Drafter:
             logits = logits * config.output_multiplier
         return logits if config.softcap is None else torch.tanh(logits / config.softcap) * config.softcap
 
-    def resident_bytes(self) -> int:
-        """Bytes of the drafter's own tensors; what it shares with the target is the target's."""
-        own = (value for name, value in self.weights.items() if not name.endswith((".kv", "embed", "head")))
-        return sum(value.numel() * value.element_size() for value in own)
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, those that are the target's too."""
+        return [value for name, value in self.weights.items() if not name.endswith(".kv")]  # kv is a part of qkv
 
     def _layer(self, index: int, cache: Cache) -> Layer:
         q_norm, k_norm = (self.weights[f"layers.{index}.{name}"] for name in ("q_norm", "k_norm"))

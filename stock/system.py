@@ -84,8 +84,9 @@ class System:
         return self.make_cache(config.layers, config.kv_heads, config.head_dim, self.slots, like)
 
     def resident_bytes(self) -> int:
-        """Bytes of all weights."""
-        return self.target.resident_bytes() + (self.drafter.resident_bytes() if self.drafter else 0)
+        """Bytes of all weights, shared ones counted once."""
+        tensors = self.target.tensors() + (self.drafter.tensors() if self.drafter else [])
+        return sum({each.data_ptr(): each.numel() * each.element_size() for each in tensors}.values())
 
 
 @torch.inference_mode()

@@ -53,10 +53,9 @@ class Target:
         """The RMSNorm of that name."""
         return Norm(self.weights[name], self.config.eps)
 
-    def resident_bytes(self) -> int:
-        """Bytes of all tensors, shared ones counted once."""
-        tensors = [*self.weights.values(), self.draft_embed, self.draft_head]
-        return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, some perhaps twice."""
+        return [*self.weights.values(), self.draft_embed, self.draft_head]
 
     def forward(self, token: Tensor, attend: Attend, linear: Linear, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Runs rows through all layers.
@@ -65,7 +64,7 @@ class Target:
         side by side, [n, len(taps) * tap_width].
         """
         hidden = self.weights["embed"][token]
-        tapped = []
+        tapped = {}
         for layer in range(self.config.layers):
             name = f"layers.{layer}."
             qkv = linear(name + "qkv", hidden, norm=self.norm(name + "attn_norm"))
@@ -73,8 +72,8 @@ class Target:
             middle = linear(name + "gate_up", hidden, norm=self.norm(name + "mlp_norm"), silu_mul=True)
             hidden = linear(name + "down", middle, residual=hidden)
             if layer in taps:
-                tapped.append(hidden[:, : self.tap_width])
-        return hidden, torch.cat(tapped, 1) if tapped else hidden[:, :0]
+                tapped[layer] = hidden[:, : self.tap_width]
+        return hidden, torch.cat([tapped[layer] for layer in taps], 1) if taps else hidden[:, :0]
 
 
 def load_target(path: Path, dtype: torch.dtype, device: torch.device, widen: int = 1, jitter: int = 0) -> Target:
