@@ -16,6 +16,7 @@ from torch import Tensor
 
 from stock.config import ModelConfig, from_gguf, from_hugging_face
 from stock.errors import EngineError
+from stock.fields import Fields
 
 __all__ = ["Checkpoint", "GgufCheckpoint", "SafetensorsCheckpoint", "open_checkpoint"]
 
@@ -49,8 +50,11 @@ class Checkpoint(ABC):
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
-    def read(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """The tensor `name` on the CPU; EngineError `bad_model` if it is missing, unreadable or of another shape."""
+    def read(self, name: str, shape: tuple[int, ...] | None = None, *, floating: bool = True) -> Tensor:
+        """The tensor `name` on the CPU; EngineError `bad_model` if it is missing, unreadable, or not of that shape.
+
+        floating: whether it holds floating-point numbers, or integers.
+        """
         if name not in self._names:
             raise EngineError("bad_model", f"'{self.path}' has no tensor '{name}'")
         try:
@@ -59,6 +63,8 @@ class Checkpoint(ABC):
             raise
         except Exception as error:  # safetensors and gguf raise their own and numpy's errors on damaged files
             raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' cannot be read: {error}") from error
+        if tensor.is_floating_point() != floating:
+            raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' holds {tensor.dtype}")
         if shape is not None and tuple(tensor.shape) != shape:
             raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' is {tuple(tensor.shape)}, not {shape}")
         return tensor
@@ -99,7 +105,10 @@ class SafetensorsCheckpoint(Checkpoint):
     def _shards(path: Path) -> list[Path]:
         index = path / "model.safetensors.index.json"
         if index.exists():
-            return [path / name for name in sorted(set(read_json(index)["weight_map"].values()))]
+            names = Fields(read_json(index), f"'{index}'").table("weight_map").values.values()
+            if not names or not all(isinstance(name, str) for name in names):
+                raise EngineError("bad_model", f"'{index}' names no files")
+            return [path / name for name in sorted(set(names))]
         files = sorted(path.glob("*.safetensors"))
         if not files:
             raise EngineError("bad_model", f"'{path}' has no safetensors file")

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from stock.cache import Cache, MakeCache
 from stock.checkpoint import SafetensorsCheckpoint, read_json
+from stock.config import check_heads, refuse
 from stock.errors import EngineError
 from stock.exact import PaddedLinear
+from stock.fields import Fields
 from stock.linear import Linear, Norm
 from stock.linear.dense import Dense
 from stock.ops import has_kernels
@@ -66,40 +68,44 @@ class DrafterConfig:
     @classmethod
     def read(cls, config: Mapping[str, Any], alignment: str = "auto") -> "DrafterConfig":
         """Reads the published keys; EngineError `bad_model` names what is missing or not supported."""
-        inner = config.get("dflash_config") or {}
-
-        def need(key: str) -> Any:
-            value = inner.get(key, config.get(key))
-            if value is None:
-                raise EngineError("bad_model", f"the drafter's config.json has no '{key}'")
-            return value
-
-        if "DFlash2DraftModel" in (config.get("architectures") or []) or inner.get("attention_sink_bias"):
+        inner = Fields(config, "the drafter's config.json").table("dflash_config").values
+        fields = Fields({**config, **inner}, "the drafter's config.json")
+        if "DFlash2DraftModel" in fields.get("architectures", []) or fields.get("attention_sink_bias"):
             raise EngineError("bad_model", "DFlash 2 drafters and attention sinks are not supported")
-        layers = need("num_hidden_layers")
-        heads = need("num_attention_heads")
-        head_dim = config.get("head_dim") or need("hidden_size") // heads
-        windows, causal = _layer_kinds(config, inner, layers)
+        refuse(fields)
+        if fields.get("attention_bias"):
+            raise EngineError("bad_model", "a drafter with attention biases is not supported")
+        layers, hidden = fields.count("num_hidden_layers"), fields.count("hidden_size")
+        heads = fields.count("num_attention_heads")
+        kv_heads = fields.count("num_key_value_heads", heads)
+        head_dim = fields.count("head_dim", max(hidden // heads, 1))
+        check_heads(heads, kv_heads, head_dim)
+        windows, causal = _layer_kinds(fields, layers)
+        masks, taps = fields.integers("mask_token_id"), fields.integers("target_layer_ids")
+        if len(masks) != 1:
+            raise fields.wrong("mask_token_id", "a token id")
+        if not taps:
+            raise fields.wrong("target_layer_ids", "a list of target layers")
         return cls(
-            hidden=need("hidden_size"),
-            intermediate=need("intermediate_size"),
+            hidden=hidden,
+            intermediate=fields.count("intermediate_size"),
             layers=layers,
             heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
+            kv_heads=kv_heads,
             head_dim=head_dim,
-            eps=float(config.get("rms_norm_eps", 1e-6)),
+            eps=fields.number("rms_norm_eps", 1e-6),
             rope=Rope.from_hugging_face(config, head_dim),
-            block=need("block_size"),
-            mask_id=need("mask_token_id"),
-            taps=tuple(need("target_layer_ids")),
+            block=fields.count("block_size"),
+            mask_id=masks[0],
+            taps=taps,
             shifted=_shifted(config, inner, alignment),
             windows=windows,
             causal=causal,
-            vocabulary=need("vocab_size"),
-            target_layers=config.get("num_target_layers"),
-            embedding_scale=float(inner.get("input_embedding_scale") or 1.0),
-            output_multiplier=float(inner.get("output_multiplier") or 1.0),
-            softcap=inner.get("final_logit_softcapping"),
+            vocabulary=fields.count("vocab_size"),
+            target_layers=fields.count("num_target_layers") if "num_target_layers" in fields else None,
+            embedding_scale=fields.number("input_embedding_scale", 1.0),
+            output_multiplier=fields.number("output_multiplier", 1.0),
+            softcap=fields.optional("final_logit_softcapping"),
         )
 
 
@@ -167,13 +173,12 @@ class Drafter:
             logits = logits * config.output_multiplier
         return logits if config.softcap is None else torch.tanh(logits / config.softcap) * config.softcap
 
-    def resident_bytes(self) -> int:
-        """Bytes of the drafter's own tensors; what it shares with the target is the target's."""
-        own = (value for name, value in self.weights.items() if not name.endswith((".kv", "embed", "head")))
-        return sum(value.numel() * value.element_size() for value in own)
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, those that are the target's too."""
+        return [value for name, value in self.weights.items() if not name.endswith(".kv")]  # kv is a part of qkv
 
     def _layer(self, index: int, cache: Cache) -> Layer:
-        q_norm, k_norm = (self.weights.get(f"layers.{index}.{name}") for name in ("q_norm", "k_norm"))
+        q_norm, k_norm = (self.weights[f"layers.{index}.{name}"] for name in ("q_norm", "k_norm"))
         return Layer(cache.layer(index), q_norm, k_norm, self.config.windows[index])
 
     def _norm(self, name: str) -> Norm:
@@ -221,8 +226,7 @@ def load_drafter(
         weights[to + "attn_norm"] = get(of + "input_layernorm.weight", hidden)
         weights[to + "mlp_norm"] = get(of + "post_attention_layernorm.weight", hidden)
         for name in ("q_norm", "k_norm"):
-            if attention + name + ".weight" in source:
-                weights[to + name] = get(attention + name + ".weight", config.head_dim)
+            weights[to + name] = get(attention + name + ".weight", config.head_dim)
     weights["embed"], weights["head"], to_target = _vocabulary(source, config, target, dtype)
     return Drafter(config, weights, to_target, positions, exact)
 
@@ -232,9 +236,12 @@ class _DrafterCheckpoint(SafetensorsCheckpoint):
 
     def _read(self, name: str) -> Tensor:
         tensor = super()._read(name)
-        if tensor.dtype == torch.int8:
-            tensor = (tensor.float() * super()._read(name + "_scale")[:, None]).bfloat16()
-        return tensor
+        if tensor.dtype != torch.int8:
+            return tensor
+        scale = super()._read(name + "_scale")
+        if scale.shape != tensor.shape[:1]:
+            raise EngineError("bad_model", f"'{name}' has scales {tuple(scale.shape)} for {tuple(tensor.shape)}")
+        return (tensor.float() * scale[:, None]).bfloat16()
 
 
 def _vocabulary(
@@ -246,16 +253,19 @@ def _vocabulary(
         embed = source.read("embed_tokens.weight", (config.vocabulary, config.hidden)).to(target.device).to(dtype)
     if "lm_head.weight" in source:
         head = source.read("lm_head.weight").to(target.device).to(dtype)
+        if head.dim() != 2 or head.shape[1] != config.hidden:
+            raise EngineError(
+                "bad_model", f"the drafter's head is {tuple(head.shape)}, its hidden size {config.hidden}"
+            )
     if "d2t" in source:
-        offsets = source.read("d2t").long().to(target.device)
+        offsets = source.read("d2t", (len(head),), floating=False).long().to(target.device)
         to_target = torch.arange(len(offsets), device=target.device) + offsets
-    ids = len(head) if to_target is None else int(to_target.max()) + 1
-    if head.shape[1] != config.hidden or (to_target is not None and len(to_target) != len(head)):
-        raise EngineError(
-            "bad_model", f"the drafter's head {tuple(head.shape)} does not fit its hidden size or vocabulary map"
-        )
-    if ids > target.config.vocabulary:
-        raise EngineError("bad_model", f"the drafter proposes id {ids - 1}, the target has {target.config.vocabulary}")
+        lowest, highest = int(to_target.min()), int(to_target.max())
+        if lowest < 0 or highest >= config.vocabulary:
+            wrong = lowest if lowest < 0 else highest
+            raise EngineError("bad_model", f"d2t leads to id {wrong}, the target has {config.vocabulary}")
+    elif len(head) != config.vocabulary:
+        raise EngineError("bad_model", f"the drafter's head has {len(head)} of {config.vocabulary} ids and no map d2t")
     return embed, head, to_target
 
 
@@ -272,8 +282,10 @@ def _check(config: DrafterConfig, target: Target) -> None:
         raise EngineError("bad_model", f"the drafter's mask id {config.mask_id} is outside its {config.vocabulary} ids")
     if config.hidden != target.tap_width:
         raise EngineError("bad_model", f"the drafter's hidden size is {config.hidden}, the target's {target.tap_width}")
-    if config.block < 2:
+    if config.depths < 1:
         raise EngineError("bad_model", f"a draft block of {config.block} proposes nothing")
+    if any(window is not None and window < config.block for window in config.windows):
+        raise EngineError("bad_model", f"sliding_window is shorter than the draft block of {config.block}")
 
 
 def _shifted(config: Mapping[str, Any], inner: Mapping[str, Any], alignment: str) -> bool:
@@ -290,21 +302,22 @@ def _shifted(config: Mapping[str, Any], inner: Mapping[str, Any], alignment: str
     return not inner and "target_layer_ids" in config
 
 
-def _layer_kinds(
-    config: Mapping[str, Any], inner: Mapping[str, Any], layers: int
-) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
+def _layer_kinds(fields: Fields, layers: int) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
     """Window and in-block causality of each layer: sliding layers are causal unless the file says otherwise."""
-    kinds = config.get("layer_types")
-    window = config.get("sliding_window")
-    if inner.get("use_swa"):
-        window = inner.get("swa_window_size", window)
+    kinds, window = fields.get("layer_types"), "sliding_window"
+    if fields.get("use_swa"):
+        window = "swa_window_size" if "swa_window_size" in fields else window
         kinds = kinds or ["sliding_attention"] * layers
     kinds = kinds or ["full_attention"] * layers
-    if len(kinds) != layers or set(kinds) - {"full_attention", "sliding_attention"}:
-        raise EngineError("bad_model", f"the drafter's layer_types {kinds} do not describe {layers} layers")
-    if "sliding_attention" in kinds and not window:
-        raise EngineError("bad_model", "the drafter has sliding layers but no sliding_window")
-    explicit = inner.get("causal", config.get("is_causal"))
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
+        raise fields.wrong("layer_types", f"{layers} of {' and '.join(known)}")
     sliding = [kind == "sliding_attention" for kind in kinds]
-    causal = tuple(slides if explicit is None else bool(explicit) for slides in sliding)
-    return tuple(window if slides else None for slides in sliding), causal
+    windows = tuple(fields.count(window) if slides else None for slides in sliding)
+    if "causal" in fields:
+        causal = [fields.flag("causal", False)] * layers
+    elif "is_causal" in fields:
+        causal = [fields.flag("is_causal", False)] * layers
+    else:
+        causal = sliding
+    return windows, tuple(causal)

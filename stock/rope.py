@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stock.errors import EngineError
+from stock.fields import Fields
 
 __all__ = ["Rope"]
 
@@ -32,44 +33,46 @@ class Rope:
     @classmethod
     def from_hugging_face(cls, config: Mapping[str, Any], head_dim: int) -> "Rope":
         """Reads `rope_parameters` (newer files) or `rope_theta` with `rope_scaling` (older ones)."""
-        scaling = dict(config.get("rope_scaling") or {})
-        scaling.update(config.get("rope_parameters") or {})
-        kind = scaling.get("rope_type") or scaling.get("type") or "default"
-        if kind not in ("default", "linear", "llama3", "yarn"):
-            raise EngineError("bad_model", f"rope scaling '{kind}' is not supported")
+        fields = Fields(config, "config.json")
+        merged = {**fields.table("rope_scaling").values, **fields.table("rope_parameters").values}
+        given = Fields(merged, "config.json's rope scaling")
+        kind = str(given.get("rope_type") or given.get("type") or "default")
+        if given.get("partial_rotary_factor", 1) != 1:
+            raise EngineError("bad_model", "partial rotary embeddings are not supported")
+        theta = given.number("rope_theta", fields.number("rope_theta", 10000.0))
+        whole = fields.count("max_position_embeddings") if kind in ("llama3", "yarn") else 0
+        scaling = _scaling(kind, given, "original_max_position_embeddings", whole)
         if kind == "yarn":
-            scaling.setdefault("original_max_position_embeddings", config["max_position_embeddings"])
-            if scaling.get("factor") is None:
-                scaling["factor"] = config["max_position_embeddings"] / scaling["original_max_position_embeddings"]
-        theta = scaling.get("rope_theta") or config.get("rope_theta") or 10000.0
-        return cls(head_dim, float(theta), kind, scaling)
+            for name in ("attention_factor", "mscale", "mscale_all_dim"):
+                scaling[name] = given.optional(name)
+            scaling["truncate"] = given.flag("truncate", True)
+        return cls(head_dim, theta, kind, scaling)
 
     @classmethod
     def from_gguf(cls, fields: Mapping[str, Any], family: str, head_dim: int) -> "Rope":
         """Reads `<family>.rope.*`; Llama 3's factors come as the tensor `rope_freqs.weight` (see `with_factors`)."""
-        theta = float(fields.get(f"{family}.rope.freq_base", 10000.0))
-        if fields.get(f"{family}.rope.dimension_count", head_dim) != head_dim:
+        whole = Fields(fields, "the GGUF file", f"{family}.")
+        rope, given = (Fields(fields, "the GGUF file", f"{family}.rope.{part}") for part in ("", "scaling."))
+        theta = rope.number("freq_base", 10000.0)
+        if rope.count("dimension_count", head_dim) != head_dim:
             raise EngineError("bad_model", "partial rotary embeddings are not supported")
-        kind = fields.get(f"{family}.rope.scaling.type", "none")
-        if kind in ("none", None):
+        if "scale_linear" in rope:
+            raise EngineError("bad_model", "the old key 'rope.scale_linear' is not supported")
+        kind = str(given.get("type", "none"))
+        if kind == "none":
             return cls(head_dim, theta)
         if kind not in ("linear", "yarn"):
             raise EngineError("bad_model", f"rope scaling '{kind}' is not supported")
-        prefix = f"{family}.rope.scaling."
-        factor = fields[prefix + "factor"]
-        scaling = {
-            "factor": factor,
-            "original_max_position_embeddings": fields.get(prefix + "original_context_length"),
-            "beta_fast": fields.get(prefix + "yarn_beta_fast"),
-            "beta_slow": fields.get(prefix + "yarn_beta_slow"),
-        }
-        if prefix + "attn_factor" in fields:
+        scaling = _scaling(kind, given, "original_context_length", whole.count("context_length"), "yarn_")
+        if "attn_factor" in given:
             # There the stored factor multiplies YaRN's own amplitude instead of replacing it.
-            scaling["attention_factor"] = fields[prefix + "attn_factor"] * _yarn_amplitude(factor, {})
+            scaling["attention_factor"] = given.number("attn_factor") * _yarn_amplitude(scaling["factor"], {})
         return cls(head_dim, theta, kind, scaling)
 
     def with_factors(self, factors: list[float]) -> "Rope":
-        """The embedding whose i-th frequency is divided by factors[i]; head_dim / 2 of them."""
+        """The embedding whose i-th frequency is divided by factors[i]; EngineError unless head_dim / 2 are given."""
+        if len(factors) != self.head_dim // 2:
+            raise EngineError("bad_model", f"{len(factors)} rope factors for {self.head_dim // 2} frequencies")
         return Rope(self.head_dim, self.theta, "factors", {"factors": factors})
 
     def table(self, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -91,6 +94,25 @@ class Rope:
         if self.kind == "yarn":
             return _yarn(plain, self.theta, self.head_dim, scaling)
         return plain, 1.0
+
+
+def _scaling(kind: str, given: Fields, original: str, context: int, beta: str = "") -> dict[str, Any]:
+    """The parameters of a kind; EngineError `bad_model` for a kind or a value that is not known.
+
+    original: the key of the context before scaling, all of `context` by default.  beta: the prefix of YaRN's betas.
+    """
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        raise EngineError("bad_model", f"rope scaling '{kind}' is not supported")
+    if kind == "default":
+        return {}
+    if kind == "linear":
+        return {"factor": given.number("factor")}
+    scaling: dict[str, Any] = {"original_max_position_embeddings": given.count(original, context)}
+    if kind == "llama3":
+        return scaling | {name: given.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor")}
+    betas = {name: given.optional(beta + name) for name in ("beta_fast", "beta_slow")}
+    stretched = context / scaling["original_max_position_embeddings"]
+    return scaling | betas | {"factor": given.number("factor", stretched)}
 
 
 def _llama3(plain: Tensor, scaling: Mapping[str, Any]) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from stock.cache import Cache
 from stock.noise import gumbel
+from stock.ops import wide
 from stock.prefill import run_chain
 from stock.sampling import Noise, Sampling, kept
 from stock.system import System
@@ -56,7 +57,7 @@ class Scorer:
 
 
 def _score_rows(logits: Tensor, position: Tensor, token: Tensor, sampling: Sampling, noise: Noise) -> Scores:
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = wide(logits)
     own = logits.gather(1, token[:, None])
     better = (logits > own) | ((logits == own) & (torch.arange(logits.shape[1], device=own.device) < token[:, None]))
     keep = kept(logits, noise) if sampling.cuts and not sampling.greedy else torch.ones_like(better)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from stock.checkpoint import Checkpoint, open_checkpoint
 from stock.config import ModelConfig
-from stock.errors import EngineError
 from stock.linear import Linear, Norm
 from stock.widen import check_widen, jittered, widened
 
@@ -54,10 +53,9 @@ class Target:
         """The RMSNorm of that name."""
         return Norm(self.weights[name], self.config.eps)
 
-    def resident_bytes(self) -> int:
-        """Bytes of all tensors, shared ones counted once."""
-        tensors = [*self.weights.values(), self.draft_embed, self.draft_head]
-        return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, some perhaps twice."""
+        return [*self.weights.values(), self.draft_embed, self.draft_head]
 
     def forward(self, token: Tensor, attend: Attend, linear: Linear, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Runs rows through all layers.
@@ -66,7 +64,7 @@ class Target:
         side by side, [n, len(taps) * tap_width].
         """
         hidden = self.weights["embed"][token]
-        tapped = []
+        tapped = {}
         for layer in range(self.config.layers):
             name = f"layers.{layer}."
             qkv = linear(name + "qkv", hidden, norm=self.norm(name + "attn_norm"))
@@ -74,8 +72,8 @@ class Target:
             middle = linear(name + "gate_up", hidden, norm=self.norm(name + "mlp_norm"), silu_mul=True)
             hidden = linear(name + "down", middle, residual=hidden)
             if layer in taps:
-                tapped.append(hidden[:, : self.tap_width].clone())  # the next layer may add into `hidden`
-        return hidden, torch.cat(tapped, 1) if tapped else hidden[:, :0]
+                tapped[layer] = hidden[:, : self.tap_width].clone()  # the next layer may add into `hidden`
+        return hidden, torch.cat([tapped[layer] for layer in taps], 1) if taps else hidden[:, :0]
 
 
 def load_target(path: Path, dtype: torch.dtype, device: torch.device, widen: int = 1, jitter: int = 0) -> Target:
@@ -125,22 +123,21 @@ class _Loader:
         self._add(to + "attn_norm", self.source.read(of + "input_layernorm.weight", (hidden,)), **_VECTOR)
         self._add(to + "mlp_norm", self.source.read(of + "post_attention_layernorm.weight", (hidden,)), **_VECTOR)
         qkv = [(attention + "q_proj", queries), (attention + "k_proj", keys), (attention + "v_proj", keys)]
-        self._fused(to + "qkv", qkv, hidden)
+        self._fused(to + "qkv", qkv, hidden, biased=config.biased)
         self._fused(to + "out", [(attention + "o_proj", hidden)], queries)
         self._fused(to + "gate_up", [(mlp + "gate_proj", middle), (mlp + "up_proj", middle)], hidden)
         self._fused(to + "down", [(mlp + "down_proj", hidden)], middle)
-        for name in ("q_norm", "k_norm"):
-            if attention + name + ".weight" in self.source:
-                weight = self.source.read(attention + name + ".weight", (config.head_dim,))
-                self._add(to + name, weight, rows=False, columns=False)
+        for name in ("q_norm", "k_norm") if config.head_norms else ():
+            weight = self.source.read(attention + name + ".weight", (config.head_dim,))
+            self._add(to + name, weight, rows=False, columns=False)
 
-    def _fused(self, name: str, parts: list[tuple[str, int]], columns: int) -> None:
-        """Stacks projections that read the same input.  Each part is widened by itself, so that parts stay whole."""
+    def _fused(self, name: str, parts: list[tuple[str, int]], columns: int, biased: bool = False) -> None:
+        """Stacks projections that read the same input.  Each part is widened by itself, so that parts stay whole.
+
+        biased: whether biases must be there; otherwise they are taken where all parts have one.
+        """
         self._add_parts(name, [self.source.read(of + ".weight", (rows, columns)) for of, rows in parts], _MATRIX)
-        biased = [of + ".bias" in self.source for of, _ in parts]
-        if any(biased):
-            if not all(biased):
-                raise EngineError("bad_model", f"'{self.source.path}' has a bias for only some of {name}'s projections")
+        if biased or any(of + ".bias" in self.source for of, _ in parts):
             self._add_parts(name + ".bias", [self.source.read(of + ".bias", (rows,)) for of, rows in parts], _VECTOR)
 
     def _add_parts(self, name: str, parts: list[Tensor], how: dict[str, bool]) -> None:

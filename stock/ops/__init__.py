@@ -8,9 +8,14 @@ for comparison, and runs on plain torch everywhere.
 import torch
 from torch import Tensor
 
-__all__ = ["has_kernels"]
+__all__ = ["has_kernels", "wide"]
 
 
 def has_kernels(x: Tensor) -> bool:
     """Whether tensors of x's type and device go through kernels."""
     return x.is_cuda and x.dtype != torch.float64
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in the type in which sums are made: float32, or float64 for float64."""
+    return x if x.dtype == torch.float64 else x.float()

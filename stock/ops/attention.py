@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stock.ops import has_kernels
+from stock.ops import has_kernels, wide
 from stock.ops.rms_norm import rms_norm
 
 __all__ = ["KERNEL_ROWS", "Heads", "Layer", "Rows", "append_context", "attend", "attend_exact", "visible_rows"]
@@ -121,9 +121,10 @@ def attend_exact(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tensor:
     Each row attends by itself over its keys in position order, gathered: the very call that a single row makes.
     """
     context, group = rows.context(), heads.queries // heads.keys
+    # All keys first: a drafter's rows see later ones too.
+    queries = [_append_row(qkv[index : index + 1], index, heads, layer, rows) for index in range(len(qkv))]
     out = []
-    for index, seen in enumerate(rows.visible):
-        q = _append_row(qkv[index : index + 1], index, heads, layer, rows)
+    for index, (q, seen) in enumerate(zip(queries, rows.visible, strict=True)):
         own = seen.nonzero()[:, 0]
         slots = torch.cat((torch.arange(context, device=own.device), context + own))
         if layer.window is not None:
@@ -205,9 +206,9 @@ def _norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 def _rotate(x: Tensor, heads: Heads, position: Tensor) -> Tensor:
     """Rotates x [n, h, dim] by its positions; the products are made in x's type, or float32 for narrower ones."""
-    wide = x if x.dtype == torch.float64 else x.float()
-    cos, sin = (table[position][:, None].to(wide.dtype) for table in (heads.cos, heads.sin))
-    first, second = wide.chunk(2, -1)
+    x_wide = wide(x)
+    cos, sin = (table[position][:, None].to(x_wide.dtype) for table in (heads.cos, heads.sin))
+    first, second = x_wide.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from stock.ops import has_kernels
+from stock.ops import has_kernels, wide
 
 __all__ = ["rms_norm"]
 
@@ -17,6 +17,5 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         from kernels.rms_norm import rms_norm as kernel
 
         return kernel(x, weight, eps)
-    wide = x if x.dtype == torch.float64 else x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (wide * scale).to(x.dtype) * weight
+    scale = torch.rsqrt(wide(x).square().mean(-1, keepdim=True) + eps)
+    return (wide(x) * scale).to(x.dtype) * weight
