@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -248,10 +248,9 @@ class Bench:
 
         return Case("sample", {"rows": rows, "v": v}, 2 * rows * v, make)
 
-    def layer(self, context: int, pdl: bool) -> Case:
+    def layer(self, context: int) -> Case:
         """One layer of autoregressive decoding: what the kernels make of a step, launches between them included."""
         s, names = self.sizes, ("qkv", "out", "gate_up", "down")
-        configs = {name: replace(config_for(*s.weights()[name]), pdl=pdl) for name in names}
         words = ancestors(self.full(1, -1))
 
         def make() -> Callable[[], Any]:
@@ -261,23 +260,23 @@ class Bench:
             hidden, norms = self.randn(1, s.hidden), [self.randn(s.hidden) for _ in range(2)]
 
             def call() -> Tensor:
-                qkv = gemv(hidden, weights["qkv"], norm=norms[0], eps=1e-5, config=configs["qkv"])
+                qkv = gemv(hidden, weights["qkv"], norm=norms[0], eps=1e-5)
                 q = rope_append(qkv, position, cos, sin, k, v, start)
                 mixed = tree_attention(q, k, v, start, words, scale=s.head_dim**-0.5)
-                x = gemv(mixed, weights["out"], residual=hidden, config=configs["out"])
-                y = gemv(x, weights["gate_up"], norm=norms[1], eps=1e-5, silu_mul=True, config=configs["gate_up"])
-                return gemv(y, weights["down"], residual=x, config=configs["down"])
+                x = gemv(mixed, weights["out"], residual=hidden)
+                y = gemv(x, weights["gate_up"], norm=norms[1], eps=1e-5, silu_mul=True)
+                return gemv(y, weights["down"], residual=x)
 
             return call
 
         moved = sum(2 * math.prod(s.weights()[name]) for name in names) + 4 * context * s.kv_heads * s.head_dim
-        return Case("layer", {"rows": 1, "context": context}, moved, make, {"pdl": pdl})
+        return Case("layer", {"rows": 1, "context": context}, moved, make)
 
     def cases(self) -> Iterator[Case]:
         """Everything, what decides the speed of a decoding step first."""
         s = self.sizes
         yield from (self.gemv(name) for name in s.weights())
-        yield from (self.layer(context, pdl) for context in s.contexts[-1:] for pdl in (False, True))
+        yield from (self.layer(context) for context in s.contexts)
         yield from (self.tree_attention(rows, context) for rows in s.rows for context in s.contexts)
         yield from (self.cublas(name, rows) for name in s.weights() for rows in CUBLAS_ROWS)
         for make in (self.rms_norm, self.silu_mul, self.rope_append, self.ancestors, self.accept, self.sample):

@@ -83,12 +83,6 @@ def test_default_config_is_one_that_triton_takes(n, k):
     assert config.block_n >= 2 and config.block_k < max(257, 2 * k)
 
 
-def test_defaults_avoid_a_nearly_empty_last_wave():
-    """7680 rows in fours are 14.5 programs an SM: with two warps some would wait for a second wave, with one none."""
-    assert default_config(7680, 4608) == Config(4, 256, 1)
-    assert default_config(4608, 4608) == Config(4, 512, 2)
-
-
 def test_table_entries_are_configs_of_their_shape():
     """Every tuned entry is a Config keyed by two positive sizes."""
     for (n, k), config in CONFIGS.items():
