@@ -23,11 +23,15 @@ def top_ranks(logits: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
     if ranks == 1:
         best, ids = scores.max(1, keepdim=True)  # the lowest id on ties
         return ids, (best - total).float()
-    # topk orders ties at will; taking one more than asked shows whether a tie crosses the cut.
-    best, ids = scores.topk(min(ranks + 1, scores.shape[1]), 1)
-    if bool((best[:, 1:] == best[:, :-1]).any()):
-        best, ids = scores.sort(stable=True, dim=1, descending=True)
-    return ids[:, :ranks], (best[:, :ranks] - total).float()
+    # topk orders ties at will, and BF16 logits tie often; so all that reach the last rank are sorted by (row, score, id).
+    floor = scores.topk(ranks, 1).values[:, -1:]
+    row, token = (scores >= floor).nonzero(as_tuple=True)
+    order = scores[row, token].sort(stable=True, descending=True).indices
+    order = order[row[order].sort(stable=True).indices]
+    counts = torch.bincount(row, minlength=len(scores))
+    first = counts.cumsum(0) - counts
+    ids = token[order[first[:, None] + torch.arange(ranks, device=token.device)]]
+    return ids, (scores.gather(1, ids) - total).float()
 
 
 def best_rank(logits: Tensor) -> Tensor:
