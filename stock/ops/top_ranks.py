@@ -23,7 +23,7 @@ def top_ranks(logits: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
     if ranks == 1:
         best, ids = scores.max(1, keepdim=True)  # the lowest id on ties
         return ids, (best - total).float()
-    # topk orders ties at will, and BF16 logits tie often; so all that reach the last rank are sorted by (row, score, id).
+    # topk orders ties at will, and BF16 logits tie often: all that reach the last rank are sorted by (row, score, id).
     floor = scores.topk(ranks, 1).values[:, -1:]
     row, token = (scores >= floor).nonzero(as_tuple=True)
     order = scores[row, token].sort(stable=True, descending=True).indices
