@@ -1,6 +1,5 @@
 """The command line: fast to start, documented as it is, and kept apart as the design says."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -12,27 +11,6 @@ from tests.spt.toys import errors_well, spt
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("pygit2", "ruamel", "rich", "jsonschema", "numpy", "torch", "scipy")
-FORBIDDEN = {"torch", "triton", "stock", "kernels", "harness"}
-
-
-def imports(path):
-    """The top-level names that a module imports, with the names that it takes from them."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield node.module.split(".")[0]
-
-
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "spt").rglob("*.py")), ids=lambda path: path.relative_to(ROOT).as_posix()
-)
-def test_import_rules(path):
-    """spt never imports engine, kernels or judge; only spt/git imports pygit2."""
-    found = set(imports(path))
-
-    assert not found & FORBIDDEN
-    assert "pygit2" not in found or path.parent.name == "git"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["entry", "--help"], ["entry", "apply", "--help"]])

@@ -1,0 +1,201 @@
+"""Checkpoints on disk: a folder of safetensors, perhaps sharded, or one GGUF file.
+
+A checkpoint gives tensors by Hugging Face name, whatever the file calls them, with linear weights as [out, in]
+and query and key rows in rotate-half order.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stock.config import ModelConfig, from_gguf, from_hugging_face
+from stock.errors import EngineError
+from stock.fields import Fields
+
+__all__ = ["Checkpoint", "GgufCheckpoint", "SafetensorsCheckpoint", "open_checkpoint"]
+
+_GGUF_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_GGUF_LAYER_NAMES = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}
+
+
+class Checkpoint(ABC):
+    """Tensors by name, read when asked for."""
+
+    def __init__(self, path: Path, names: Mapping[str, Any]) -> None:
+        self.path = path
+        self._names = names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def read(self, name: str, shape: tuple[int, ...] | None = None, *, floating: bool = True) -> Tensor:
+        """The tensor `name` on the CPU; EngineError `bad_model` if it is missing, unreadable, or not of that shape.
+
+        floating: whether it holds floating-point numbers, or integers.
+        """
+        if name not in self._names:
+            raise EngineError("bad_model", f"'{self.path}' has no tensor '{name}'")
+        try:
+            tensor = self._read(name)
+        except EngineError:
+            raise
+        except Exception as error:  # safetensors and gguf raise their own and numpy's errors on damaged files
+            raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' cannot be read: {error}") from error
+        if tensor.is_floating_point() != floating:
+            raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' holds {tensor.dtype}")
+        if shape is not None and tuple(tensor.shape) != shape:
+            raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' is {tuple(tensor.shape)}, not {shape}")
+        return tensor
+
+    @abstractmethod
+    def _read(self, name: str) -> Tensor:
+        """The tensor, which exists."""
+
+
+class SafetensorsCheckpoint(Checkpoint):
+    """A Hugging Face folder: config.json and one or many safetensors files."""
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self.config: dict[str, Any] = read_json(path / "config.json")
+        self._files: dict[Path, Any] = {}
+        names: dict[str, Path] = {}
+        for file in self._shards(path):
+            try:
+                handle = safe_open(file, framework="pt")
+            except (SafetensorError, OSError) as error:
+                raise EngineError("bad_model", f"'{file}' cannot be read: {error}") from error
+            self._files[file] = handle
+            names.update(dict.fromkeys(handle.keys(), file))
+        super().__init__(path, names)
+
+    def model_config(self) -> ModelConfig:
+        """The target's configuration."""
+        generation = self.path / "generation_config.json"
+        return from_hugging_face(self.config, read_json(generation) if generation.exists() else None)
+
+    def _read(self, name: str) -> Tensor:
+        tensor: Tensor = self._files[self._names[name]].get_tensor(name)
+        return tensor
+
+    @staticmethod
+    def _shards(path: Path) -> list[Path]:
+        index = path / "model.safetensors.index.json"
+        if index.exists():
+            names = Fields(read_json(index), f"'{index}'").table("weight_map").values.values()
+            if not names or not all(isinstance(name, str) for name in names):
+                raise EngineError("bad_model", f"'{index}' names no files")
+            return [path / name for name in sorted(set(names))]
+        files = sorted(path.glob("*.safetensors"))
+        if not files:
+            raise EngineError("bad_model", f"'{path}' has no safetensors file")
+        return files
+
+
+class GgufCheckpoint(Checkpoint):
+    """A GGUF file.  Quantised blocks are dequantised to float32; the engine's dtype rounds them once."""
+
+    def __init__(self, path: Path) -> None:
+        import gguf
+
+        try:
+            reader = gguf.GGUFReader(path)
+            self.fields = {name: _contents(field) for name, field in reader.fields.items() if _is_plain(name)}
+        except Exception as error:  # the reader indexes into a memory map and raises whatever numpy raises
+            raise EngineError("bad_model", f"'{path}' is not a readable GGUF file: {error}") from error
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        names = {name: source for source in self._tensors if (name := _hugging_face_name(source))}
+        super().__init__(path, names)
+
+    def model_config(self) -> ModelConfig:
+        """The target's configuration."""
+        shapes = {name: tuple(int(size) for size in reversed(t.shape)) for name, t in self._tensors.items()}
+        config = from_gguf(self.fields, shapes)
+        if "rope_freqs.weight" in self._tensors:
+            factors = self._dequantised("rope_freqs.weight").tolist()
+            config = replace(config, rope=config.rope.with_factors(factors))
+        return config
+
+    def _read(self, name: str) -> Tensor:
+        tensor = self._dequantised(self._names[name])
+        if self.fields["general.architecture"] == "llama":
+            fields = self.fields
+            heads = fields["llama.attention.head_count"]
+            if ".q_proj." in name:
+                tensor = _rotate_half_rows(tensor, heads)
+            elif ".k_proj." in name:
+                tensor = _rotate_half_rows(tensor, fields.get("llama.attention.head_count_kv", heads))
+        return tensor
+
+    def _dequantised(self, name: str) -> Tensor:
+        import gguf
+
+        source = self._tensors[name]
+        return torch.tensor(gguf.dequantize(source.data, source.tensor_type))
+
+
+def open_checkpoint(path: Path) -> SafetensorsCheckpoint | GgufCheckpoint:
+    """Opens a folder or a GGUF file; EngineError `bad_model` if it is neither."""
+    if path.is_dir():
+        return SafetensorsCheckpoint(path)
+    if path.is_file():
+        return GgufCheckpoint(path)
+    raise EngineError("bad_model", f"'{path}' does not exist")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; EngineError `bad_model` if it is missing or no object."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise EngineError("bad_model", f"'{path}' cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise EngineError("bad_model", f"'{path}' holds no JSON object")
+    return value
+
+
+def _is_plain(name: str) -> bool:
+    """Metadata that the engine reads: the token lists are long and belong to the client."""
+    return not name.startswith("tokenizer.") or name.endswith("_token_id")
+
+
+def _contents(field: Any) -> Any:
+    contents: Callable[[], Any] = field.contents
+    return contents()
+
+
+def _hugging_face_name(name: str) -> str | None:
+    stem, _, kind = name.rpartition(".")
+    if stem.startswith("blk."):
+        _, layer, part = stem.split(".", 2)
+        return f"model.layers.{layer}.{_GGUF_LAYER_NAMES[part]}.{kind}" if part in _GGUF_LAYER_NAMES else None
+    return f"{_GGUF_NAMES[stem]}.{kind}" if stem in _GGUF_NAMES else None
+
+
+def _rotate_half_rows(rows: Tensor, heads: int) -> Tensor:
+    """Undoes GGUF's row order of Llama's q and k: pairs lie side by side there, half a head apart here."""
+    pairs = rows.reshape(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(rows.shape)

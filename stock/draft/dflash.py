@@ -1,0 +1,87 @@
+"""Drafts with a DFlash block drafter."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stock.cache import MakeCache
+from stock.context import Context
+from stock.draft import Draft, MakeDraft
+from stock.drafter import Drafter
+from stock.errors import EngineError
+from stock.noise import gumbel
+from stock.ops.top_ranks import top_ranks
+from stock.sampling import noisy_scores
+from stock.target import Target
+from stock.tree import Lattice
+
+__all__ = ["BlockDraft", "build"]
+
+
+def build(target: Target, options: Mapping[str, Any], prepared: Path | None) -> MakeDraft:
+    """Drafts of one block."""
+
+    def make(drafter: Drafter | None, make_cache: MakeCache, slots: int) -> Draft:
+        if drafter is None:
+            raise EngineError("bad_option", "option 'draft' is 'dflash', but no drafter is loaded")
+        return BlockDraft(drafter, make_cache, slots)
+
+    return make
+
+
+class BlockDraft:
+    """One drafter pass a lattice, over the context that was accepted so far."""
+
+    def __init__(self, drafter: Drafter, make_cache: MakeCache, slots: int) -> None:
+        self.drafter, self.make_cache, self.slots = drafter, make_cache, slots
+        self.depths = drafter.config.depths
+        self.taps = drafter.config.taps
+
+    def open(self, context: Context) -> None:
+        if context.draft_cache is None:
+            context.draft_cache = self.drafter.new_cache(self.make_cache, self.slots)
+        context.draft_cache.reset()
+
+    def prefill(self, context: Context, taps: Tensor, position: Tensor) -> None:
+        assert context.draft_cache is not None
+        self.drafter.append(taps, position, None, context.draft_cache)
+        context.draft_cache.append(len(position))
+
+    def __call__(self, contexts: Sequence[Context], ranks: int) -> list[Lattice]:
+        return [self._lattice(context, ranks) for context in contexts]
+
+    def _lattice(self, context: Context, ranks: int) -> Lattice:
+        cache, pending = context.draft_cache, context.pending
+        assert cache is not None
+        self.drafter.append(pending.taps, pending.position(cache.start), pending.count, cache)
+        cache.start += pending.count
+        pending.count.zero_()
+        logits = self.drafter.draft(context.anchor, cache)
+        ids, logprobs = self._ranks(logits, context, ranks)
+        logprobs = logprobs.half().float()  # as lattices are stored, so that a walk meets the same numbers
+        if self.drafter.to_target is not None:
+            ids = self.drafter.to_target[ids]
+        return Lattice(context.anchor, ids, logprobs)
+
+    def _ranks(self, logits: Tensor, context: Context, ranks: int) -> tuple[Tensor, Tensor]:
+        """The best ranks; at temperature T those of logit/T + g, with log-probabilities of logit + T g.
+
+        A draft that shares the target's noise is the best guess of the target's choice, and T -> 0 gives the plain
+        lattice.
+        """
+        if context.sampling.greedy:
+            return top_ranks(logits, ranks)
+        noise, names = context.noise, self.drafter.to_target
+        position = context.start + 1 + self.drafter.offsets[: len(logits)]
+        if logits.is_cuda:
+            token = self.drafter.ids if names is None else names
+            return top_ranks(logits.float() + noise.temperature * gumbel(noise.seed, position[:, None], token), ranks)
+        ids, logprobs = [], []
+        for row, at in zip(logits.float().split(1), position.split(1), strict=True):
+            drawn, scores = noisy_scores(row, at, noise, ranks, names)
+            ids.append(drawn[:ranks])
+            logprobs.append((scores * noise.temperature).log_softmax(0)[:ranks])
+        return torch.stack(ids), torch.stack(logprobs)

@@ -1,0 +1,262 @@
+"""The engine: one loop of draft, select, verify, accept.
+
+A step drafts a lattice for each scheduled request, selects a draft tree from it, runs the target over the tree in one
+exact pass, and keeps the path that the target's own choices confirm.  Autoregressive decoding is the same loop with
+empty drafts.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stock.context import Context, Pending
+from stock.graph import Phases
+from stock.head import Chosen, Wanted
+from stock.ops.accept import Accepted, accept
+from stock.prefill import run_chain
+from stock.record import StepTimes
+from stock.sampling import Noise, Sampling
+from stock.system import System
+from stock.tree import DraftTree, Lattice
+from stock.verify import Verified
+
+__all__ = ["Engine", "Progress", "Request"]
+
+
+@dataclass(eq=False)
+class Request:
+    """One open request: what is asked for, and what came of it so far."""
+
+    id: str
+    prompt: list[int]
+    max_tokens: int
+    stop_ids: frozenset[int]
+    ignore_eos: bool
+    sampling: Sampling
+    logprobs: bool = False
+    digest: bool = False
+    emitted: list[int] = field(default_factory=list)
+    steps: int = 0
+    context: Context | None = None
+    logits_hash: Any = field(default_factory=hashlib.sha256)
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.logprobs, self.digest)
+
+
+@dataclass
+class Progress:
+    """The tokens of one request from one exact pass; reason is None while it goes on."""
+
+    request: Request
+    ids: list[int]
+    logprobs: list[float] | None
+    reason: str | None
+
+
+@dataclass
+class Outcome:
+    """What the accept phase leaves on the device for one request.
+
+    packed: int64 [depth + 2], the emitted tokens and, last, how many of them count.
+    """
+
+    packed: Tensor
+    accepted: Accepted
+    chosen: Chosen
+
+
+class Engine:
+    """A loaded system and the open requests."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.phases = Phases(system.device, system.options["graphs"] and system.has_kernels)
+        self.requests: list[Request] = []
+        self.free: list[Context] = []
+        self.counters = {"requests": 0, "steps": 0, "tokens": 0}
+        self.times = StepTimes(system.device)
+        self.on_step: Any = None
+
+    @torch.inference_mode()
+    def step(self) -> list[Progress]:
+        """One prefill, or one exact pass over the scheduled requests."""
+        requests = self.system.schedule(self.requests)
+        for request in requests:
+            if request.context is None:
+                return [self._prefill(request)]
+        contexts = [_context(request) for request in requests]
+        variant = tuple(map(id, contexts)), tuple(map(_variant, requests))
+        with self.times.phase("draft"):
+            lattices, trees = self.phases.run(("draft", variant), self._draft, contexts)
+        with self.times.phase("verify"):
+            verified = self.phases.run(("verify", variant), self._verify, trees, contexts)
+        with self.times.phase("accept"):
+            wanted = [request.wanted for request in requests]
+            outcomes = self.phases.run(("accept", variant), self._accept, trees, verified, contexts, wanted)
+        with self.times.phase("host"):
+            progress = [self._progress(request, outcome) for request, outcome in zip(requests, outcomes, strict=True)]
+        if self.on_step is not None:
+            self.on_step(progress, lattices, trees, outcomes, self.times.take())
+        return progress
+
+    def _draft(self, contexts: Sequence[Context]) -> tuple[list[Lattice], list[DraftTree]]:
+        lattices = self.system.draft(contexts, self.system.select.ranks)
+        return lattices, self.system.select(lattices)
+
+    def _verify(self, trees: Sequence[DraftTree], contexts: Sequence[Context]) -> list[Verified]:
+        return self.system.verify(trees, [context.cache for context in contexts])
+
+    def _accept(
+        self,
+        trees: Sequence[DraftTree],
+        verified: Sequence[Verified],
+        contexts: Sequence[Context],
+        wanted: Sequence[Wanted],
+    ) -> list[Outcome]:
+        return [self._accept_one(*each) for each in zip(trees, verified, contexts, wanted, strict=True)]
+
+    def _accept_one(self, tree: DraftTree, verified: Verified, context: Context, wanted: Wanted) -> Outcome:
+        hidden, taps = verified
+        position = context.start + tree.depth + 1
+        chosen = self.system.head(hidden, position, context.sampling, context.noise, wanted)
+        accepted = accept(tree, chosen.token)
+        context.cache.commit(tree, accepted)
+        context.pending.put(taps, accepted.path, accepted.count)
+        last = (accepted.count - 1).long()
+        context.anchor.copy_(accepted.emitted[last])
+        return Outcome(torch.cat((accepted.emitted, accepted.count.long())), accepted, chosen)
+
+    def _progress(self, request: Request, outcome: Outcome) -> Progress:
+        """Reads a pass's tokens, trims them at a stop id or the length, and closes a request that is done."""
+        *emitted, count = outcome.packed.tolist()
+        request.steps += 1
+        self.counters["steps"] += 1
+        path = outcome.accepted.path[:count].long()
+        return self._emit(request, emitted[:count], outcome.chosen, path)
+
+    def _emit(self, request: Request, ids: list[int], chosen: Chosen, rows: Tensor) -> Progress:
+        ids, reason = _trimmed(request, ids)
+        request.emitted += ids
+        self.counters["tokens"] += len(ids)
+        logprobs = None
+        if request.logprobs:
+            assert chosen.logprob is not None
+            logprobs = chosen.logprob[rows[: len(ids)]].tolist()
+        if request.digest:
+            assert chosen.logits is not None
+            kept = chosen.logits[rows[: len(ids)]].float().cpu().contiguous()
+            request.logits_hash.update(kept.numpy().tobytes())
+        if reason is not None:
+            self.close(request)
+        return Progress(request, ids, logprobs, reason)
+
+    def _prefill(self, request: Request) -> Progress:
+        """Runs the prompt through target and drafter, and chooses the first token."""
+        context = self._open(request)
+        prompt = torch.tensor(request.prompt, device=self.system.device)
+        hidden = self._run_prompt(prompt, context)
+        position = context.start.long()
+        chosen = self.system.head(hidden, position, context.sampling, context.noise, request.wanted)
+        context.anchor.copy_(chosen.token)
+        context.pending.count.zero_()
+        self.counters["requests"] += 1
+        return self._emit(request, chosen.token.tolist(), chosen, torch.zeros(1, dtype=torch.int64))
+
+    def _run_prompt(self, prompt: Tensor, context: Context) -> Tensor:
+        """Hidden state [1, hidden] of the last prompt row."""
+        for passed in run_chain(self.system, prompt, context.cache):
+            self.system.draft.prefill(context, passed.taps, passed.position)
+        return passed.hidden[-1:]
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Allocates the first context, and on a GPU captures a greedy step, so that no request pays for it."""
+        request = Request("", [0], 1, frozenset(), True, Sampling())
+        self._open(request)
+        self.requests.append(request)
+        self.close(request)
+
+    def resident_bytes(self) -> int:
+        """Bytes of weights and caches."""
+        caches = [cache for context in self.free for cache in (context.cache, context.draft_cache) if cache is not None]
+        return self.system.resident_bytes() + sum(cache.resident_bytes() for cache in caches)
+
+    def open(self, request: Request) -> None:
+        """Takes a request in; it is served when the schedule picks it."""
+        self.requests.append(request)
+
+    def close(self, request: Request) -> None:
+        """Lets a request go, finished or cancelled, and keeps its memory for the next."""
+        self.requests.remove(request)
+        if request.context is not None:
+            self.free.append(request.context)
+            request.context = None
+
+    def _open(self, request: Request) -> Context:
+        context = self.free.pop() if self.free else self._new_context()
+        request.context = context
+        context.sampling = request.sampling
+        context.noise.set(request.sampling)
+        variant = ((id(context),), (_variant(request),))
+        if self.phases.graphs and ("draft", variant) not in self.phases:
+            self._capture(variant, context, request.wanted)
+        self._reset(context)
+        return context
+
+    def _new_context(self) -> Context:
+        system, device = self.system, self.system.device
+        like = system.target.weights["norm"]
+        rows = system.limits.depth + 1
+        width = len(system.draft.taps) * system.target.tap_width
+        pending = Pending(
+            torch.zeros(rows, width, dtype=like.dtype, device=device),
+            torch.zeros(1, dtype=torch.int32, device=device),
+            torch.arange(rows, device=device),
+        )
+        anchor = torch.zeros(1, dtype=torch.int64, device=device)
+        greedy = Sampling()
+        return Context(anchor, system.new_cache(), pending, greedy, Noise.of(greedy, device))
+
+    def _reset(self, context: Context) -> None:
+        context.cache.reset()
+        context.pending.count.zero_()
+        self.system.draft.open(context)
+
+    def _capture(self, variant: object, context: Context, wanted: Wanted) -> None:
+        """Captures a step's phases for a context, on a short sequence that is then forgotten."""
+        self._reset(context)
+        self._run_prompt(torch.zeros(2, dtype=torch.int64, device=self.system.device), context)
+        context.anchor.zero_()
+        for run in (_eagerly, _eagerly, self.phases.capture):
+            _, trees = run(("draft", variant), self._draft, [context])
+            verified = run(("verify", variant), self._verify, trees, [context])
+            run(("accept", variant), self._accept, trees, verified, [context], [wanted])
+
+
+def _context(request: Request) -> Context:
+    assert request.context is not None
+    return request.context
+
+
+def _eagerly(key: object, phase: Callable[..., Any], *arguments: Any) -> Any:
+    return phase(*arguments)
+
+
+def _variant(request: Request) -> tuple[bool, ...]:
+    """What changes the operations of a step, beside the tensors they read."""
+    return request.sampling.greedy, request.sampling.cuts, request.logprobs, request.digest
+
+
+def _trimmed(request: Request, ids: list[int]) -> tuple[list[int], str | None]:
+    """The ids up to the first stop id or the length, and the reason if the request ends there."""
+    room = request.max_tokens - len(request.emitted)
+    for index, token in enumerate(ids[:room]):
+        if not request.ignore_eos and token in request.stop_ids:
+            return ids[: index + 1], "stop"
+    return (ids[:room], "length") if len(ids) >= room else (ids, None)

@@ -1,0 +1,45 @@
+"""Capture of a decode step's phases in CUDA graphs.
+
+A captured phase reads and writes tensors that keep their place, so a replay does on new values what the capture
+recorded.  Nothing in a phase may wait for the device or depend on a value there.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+__all__ = ["Phases"]
+
+
+class Phases:
+    """Runs named phases: eagerly, or as graphs that were captured for the same key.
+
+    All graphs share one memory pool; what a phase returned at its capture is what every replay fills.
+    """
+
+    def __init__(self, device: torch.device, graphs: bool) -> None:
+        self.graphs = graphs and device.type == "cuda"
+        self._captured: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any]] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self.graphs else None
+        self._stream = torch.cuda.Stream(device) if self.graphs else None
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._captured
+
+    def run(self, key: Hashable, phase: Callable[..., Any], *arguments: Any) -> Any:
+        """The phase's result; replayed where the key was captured."""
+        captured = self._captured.get(key)
+        if captured is None:
+            return phase(*arguments)
+        graph, result = captured
+        graph.replay()
+        return result
+
+    def capture(self, key: Hashable, phase: Callable[..., Any], *arguments: Any) -> Any:
+        """Records the phase for the key without running it; the phase must have run before."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            result = phase(*arguments)
+        self._captured[key] = (graph, result)
+        return result

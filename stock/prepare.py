@@ -1,0 +1,38 @@
+"""`prepare`: every selected seam module writes what it wants for later runs into one folder."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stock.engine import Engine
+from stock.options import SEAMS, seam_module
+from stock.system import Settings, load_system, read_options, read_target
+
+__all__ = ["prepare"]
+
+
+def prepare(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Runs the modules' `prepare(target, options, folder)`; returns the fields of the protocol's `prepared`.
+
+    On a GPU an engine warms up once, so that the kernel cache, which the harness places in the folder, is filled.
+    """
+    options, target = read_options(settings), read_target(settings)
+    for seam in SEAMS:
+        module = seam_module(seam, options[seam])
+        if hasattr(module, "prepare"):
+            module.prepare(target, options, folder)
+    if target.device.type == "cuda":
+        Engine(load_system(replace(settings, prepared=folder), target)).warm_up()
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = [f"{_sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
+    return {
+        "files": len(files),
+        "bytes": sum(path.stat().st_size for path in files),
+        "digest": hashlib.sha256("".join(lines).encode()).hexdigest(),
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,92 @@
+"""Lines of the worker protocol (docs/protocol.md): what each operation's fields are, checked."""
+
+import json
+from typing import Any
+
+from stock.errors import EngineError
+
+__all__ = ["MAX_LINE_BYTES", "name_of", "parse"]
+
+MAX_LINE_BYTES = 16 << 20
+
+_LOAD = {
+    "target": dict,
+    "drafter": (dict, type(None)),
+    "dtype": str,
+    "device": str,
+    "mode": str,
+    "head": str,
+    "options": dict,
+    "prepared": (str, type(None)),
+    "limits": dict,
+}
+_FIELDS: dict[str, dict[str, Any]] = {
+    "load": _LOAD,
+    "prepare": {**_LOAD, "dir": str},
+    "generate": {
+        "id": str,
+        "prompt": list,
+        "max_tokens": int,
+        "stop_ids": list,
+        "ignore_eos": bool,
+        "sampling": dict,
+        "logprobs": bool,
+        "digest": bool,
+    },
+    "cancel": {"id": str},
+    "score": {"id": str, "ids": list, "start": int, "sampling": dict},
+    "lattice": {"id": str, "ids": list, "start": int, "file": str},
+    "record": {"on": bool, "file": (str, type(None))},
+    "profile": {"on": bool, "file": (str, type(None))},
+    "stats": {},
+    "shutdown": {},
+}
+_NESTED: dict[str, dict[str, Any]] = {
+    "target": {"path": str, "widen": int, "jitter": int},
+    "drafter": {"path": str},
+    "limits": {"context": int, "requests": int},
+    "sampling": {"temperature": (int, float), "top_p": (int, float), "top_k": int, "seed": int},
+}
+_CHOICES = {"dtype": ("float32", "bfloat16", "float64"), "mode": ("exact", "fast"), "head": ("model", "fp32")}
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    """A request with all keys known and typed; EngineError `malformed` or `unknown_op` otherwise."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise EngineError("malformed", f"a line is not JSON: {error}") from error
+    if not isinstance(value, dict) or value.get("v") != 1 or not isinstance(value.get("op"), str):
+        raise EngineError("malformed", "a line is not an object with v 1 and op")
+    operation = value["op"]
+    if operation not in _FIELDS:
+        raise EngineError("unknown_op", f"unknown operation '{operation}'")
+    fields = {key: item for key, item in value.items() if key not in ("v", "op")}
+    _check_fields(operation, fields, _FIELDS[operation])
+    for name, nested in _NESTED.items():
+        if isinstance(fields.get(name), dict) and name in _FIELDS[operation]:
+            _check_fields(name, fields[name], nested)
+    for name, allowed in _CHOICES.items():
+        if name in fields and fields[name] not in allowed:
+            raise EngineError("malformed", f"{name} is '{fields[name]}', not one of {', '.join(allowed)}")
+    return value
+
+
+def name_of(line: bytes) -> str | None:
+    """The id of a line that could not be handled, if it has one."""
+    try:
+        value = json.loads(line)
+        return value["id"] if isinstance(value["id"], str) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _check_fields(what: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    if fields.keys() != expected.keys():
+        wrong = ", ".join(sorted(fields.keys() ^ expected.keys()))
+        raise EngineError("malformed", f"{what} has unknown or missing keys: {wrong}")
+    for name, kind in expected.items():
+        value = fields[name]
+        boolean = isinstance(value, bool) and kind is not bool  # in Python a bool is an int
+        if boolean or not isinstance(value, kind):
+            raise EngineError("malformed", f"{what}'s {name} has the wrong type: {type(value).__name__}")

@@ -1,0 +1,170 @@
+"""A loaded system: target, drafter and the module behind each seam, as the options name them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stock.cache import Cache, MakeCache
+from stock.draft import Draft
+from stock.drafter import Drafter, load_drafter
+from stock.errors import EngineError
+from stock.exact import PaddedLinear
+from stock.head import Head, Product
+from stock.linear import Linear
+from stock.linear.dense import Dense, Float32Head
+from stock.ops import has_kernels
+from stock.options import SEAMS, resolve, seam_module
+from stock.schedule import Schedule
+from stock.select import Select
+from stock.target import Target, load_target
+from stock.tree import TreeLimits
+from stock.verify import Verify
+
+__all__ = ["Settings", "System", "load_system", "read_options", "read_target"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The fields of the protocol's `load`."""
+
+    target: Path
+    widen: int
+    jitter: int
+    drafter: Path | None
+    dtype: str
+    device: str
+    mode: str
+    head: str
+    options: Mapping[str, Any]
+    prepared: Path | None
+    context: int
+    requests: int
+
+    @property
+    def exact(self) -> bool:
+        return self.mode == "exact"
+
+
+@dataclass
+class System:
+    """Everything a step needs.
+
+    context: the most tokens of a request.  limits: of any draft tree.  product: hidden [n, hidden] before the final
+    norm -> logits [n, vocabulary].
+    """
+
+    settings: Settings
+    options: dict[str, Any]
+    device: torch.device
+    target: Target
+    drafter: Drafter | None
+    context: int
+    limits: TreeLimits
+    make_cache: MakeCache
+    draft: Draft
+    select: Select
+    verify: Verify
+    head: Head
+    product: Product
+    schedule: Schedule
+
+    @property
+    def slots(self) -> int:
+        """Cache rows of a sequence: a pass may write a whole tree behind the last committed row."""
+        return self.context + self.limits.rows
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether passes go through kernels, which never wait for the device."""
+        return not self.settings.exact and has_kernels(self.target.weights["norm"])
+
+    def new_cache(self) -> Cache:
+        """An empty cache for the target."""
+        config = self.target.config
+        like = self.target.weights["norm"]
+        return self.make_cache(config.layers, config.kv_heads, config.head_dim, self.slots, like)
+
+    def resident_bytes(self) -> int:
+        """Bytes of all weights, shared ones counted once."""
+        tensors = self.target.tensors() + (self.drafter.tensors() if self.drafter else [])
+        return sum({each.data_ptr(): each.numel() * each.element_size() for each in tensors}.values())
+
+
+@torch.inference_mode()
+def load_system(settings: Settings, target: Target | None = None) -> System:
+    """Loads models (a target that is given is not read again) and builds every seam; EngineError says what is off."""
+    options = read_options(settings)
+    if target is None:
+        target = read_target(settings)
+    context = _context(settings, target)
+    drafter = None
+    if settings.drafter is not None and options["draft"] != "none":
+        drafter = load_drafter(settings.drafter, target, options["alignment"], target.dtype, context, settings.exact)
+    built = {seam: seam_module(seam, options[seam]).build(target, options, settings.prepared) for seam in SEAMS}
+    linear = PaddedLinear(built["linear"]) if settings.exact else built["linear"]
+    depths = drafter.config.depths if drafter else 0
+    limits = built["select"].limits(depths)
+    draft = built["draft"](drafter, built["cache"], context + limits.rows + depths + 1)
+    product = _head_product(target, settings)
+    return System(
+        settings=settings,
+        options=options,
+        device=target.device,
+        target=target,
+        drafter=drafter,
+        context=context,
+        limits=built["select"].limits(draft.depths),
+        make_cache=built["cache"],
+        draft=draft,
+        select=built["select"],
+        verify=built["verify"](linear, draft.taps, settings.exact),
+        head=built["head"](product),
+        product=product,
+        schedule=built["schedule"],
+    )
+
+
+def read_options(settings: Settings) -> dict[str, Any]:
+    """Option values; without a drafter, which the settings state, drafting is `none` unless they ask for more."""
+    values = dict(settings.options)
+    if settings.drafter is None:
+        values.setdefault("draft", "none")
+    return resolve(values)
+
+
+def read_target(settings: Settings) -> Target:
+    """The target alone."""
+    device = _device(settings.device)
+    return load_target(settings.target, _DTYPES[settings.dtype], device, settings.widen, settings.jitter)
+
+
+def _device(name: str) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+            raise EngineError("no_device", f"device '{name}' does not exist")
+        device = torch.device("cuda", device.index or 0)
+        torch.cuda.set_device(device)
+        torch.backends.cuda.matmul.allow_tf32 = False  # float32 means float32
+    return device
+
+
+def _context(settings: Settings, target: Target) -> int:
+    if settings.context > target.config.context:
+        known = target.config.context
+        raise EngineError("bad_request", f"a context of {settings.context} tokens exceeds the target's {known}")
+    return settings.context
+
+
+def _head_product(target: Target, settings: Settings) -> Product:
+    """hidden [n, hidden] before the final norm -> logits [n, vocabulary], in the mode's way."""
+    weights = {"head": target.weights["head"]}
+    plain: Linear = Float32Head(weights) if settings.head == "fp32" else Dense(weights)
+    linear = PaddedLinear(plain) if settings.exact else plain
+    norm = target.norm("norm")
+    return lambda hidden: linear("head", hidden, norm=norm)

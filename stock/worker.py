@@ -1,0 +1,304 @@
+"""The worker: the protocol of docs/protocol.md around an engine.
+
+python -m stock.worker --in-fd 3 --out-fd 4
+"""
+
+import argparse
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import stock
+from stock.errors import EngineError
+from stock.protocol import MAX_LINE_BYTES, name_of, parse
+
+
+class Shutdown(Exception):
+    """The client said goodbye, or went away."""
+
+
+class Worker:
+    """One client, one engine.  Reads lines on a thread, so that a cancel reaches a running request."""
+
+    def __init__(self, in_fd: int, out_fd: int) -> None:
+        self.source = os.fdopen(in_fd, "rb")
+        self.out = os.fdopen(out_fd, "wb", buffering=0)
+        self.lines: queue.Queue[bytes | None] = queue.Queue()
+        self.engine: Any = None
+        self.scorer: Any = None
+        self.recorder: Any = None
+
+    def run(self) -> None:
+        """Serves until the client leaves."""
+        from stock.options import declared
+
+        options = {name: option.describe() for name, option in declared().items()}
+        self.send("hello", engine="stock", version=stock.__version__, options=options)
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            while True:
+                self._serve()
+        except (Shutdown, BrokenPipeError):
+            pass
+
+    def send(self, operation: str, **fields: Any) -> None:
+        """Writes one reply."""
+        line = json.dumps({"v": 1, "op": operation, **fields}).encode() + b"\n"
+        view = memoryview(line)
+        while view:
+            view = view[self.out.write(view) :]
+
+    def _read(self) -> None:
+        while line := self.source.readline(MAX_LINE_BYTES + 1):
+            if len(line) > MAX_LINE_BYTES:
+                while line and not line.endswith(b"\n"):  # skip the rest of the long line
+                    line = self.source.readline(MAX_LINE_BYTES)
+                line = b"\xff\n"  # not UTF-8: answered as malformed
+            self.lines.put(line)
+        self.lines.put(None)
+
+    def _serve(self) -> None:
+        """Handles the next line if there is one, else runs the next step; waits where there is neither."""
+        busy = self.engine is not None and bool(self.engine.requests)
+        try:
+            line = self.lines.get(block=not busy)
+        except queue.Empty:
+            self._guarded(None, self._step)
+            return
+        if line is None:
+            raise Shutdown
+        self._handle(line)
+
+    def _handle(self, line: bytes) -> None:
+        request: dict[str, Any] = {}
+
+        def handle() -> None:
+            request.update(parse(line))
+            if self.engine is None and request["op"] not in ("load", "prepare", "shutdown"):
+                raise EngineError("not_loaded", "no model is loaded")
+            handlers: dict[str, Callable[[dict[str, Any]], None]] = {
+                "load": self._load,
+                "prepare": self._prepare,
+                "generate": self._generate,
+                "cancel": self._cancel,
+                "score": self._score,
+                "lattice": self._lattice,
+                "record": self._record,
+                "profile": self._profile,
+                "stats": self._stats,
+                "shutdown": self._shutdown,
+            }
+            handlers[request["op"]](request)
+
+        self._guarded(lambda: request.get("id", name_of(line)), handle)
+
+    def _guarded(self, name: Callable[[], str | None] | None, action: Callable[[], None]) -> None:
+        """Runs an action; what it raises becomes an `error` reply and the worker goes on."""
+        try:
+            action()
+        except (Shutdown, BrokenPipeError):
+            raise
+        except EngineError as error:
+            self.send("error", id=name() if name else None, code=error.code, message=error.message)
+        except Exception as error:  # noqa: BLE001 - a fault must reach the client, whatever it is
+            code = "out_of_memory" if _out_of_memory(error) else "internal"
+            message = f"{type(error).__name__}: {error}"
+            self.send("error", id=name() if name else self._abandon(), code=code, message=message)
+
+    def _abandon(self) -> str | None:
+        """Lets the request go whose step failed, so that the fault is not met again."""
+        if self.engine is None or not self.engine.requests:
+            return None
+        request = self.engine.requests[0]
+        self.engine.close(request)
+        name: str = request.id
+        return name
+
+    def _step(self) -> None:
+        for progress in self.engine.step():
+            request = progress.request
+            extra = {} if progress.logprobs is None else {"logprobs": progress.logprobs}
+            self.send("tokens", id=request.id, ids=progress.ids, **extra)
+            if progress.reason is not None:
+                self._done(request, progress.reason)
+
+    def _done(self, request: Any, reason: str) -> None:
+        usage = {
+            "prompt_tok": len(request.prompt),
+            "completion_tok": len(request.emitted),
+            "steps": request.steps,
+        }
+        extra = {"logits_sha256": request.logits_hash.hexdigest()} if request.digest else {}
+        self.send("done", id=request.id, reason=reason, usage=usage, **extra)
+
+    def _load(self, line: dict[str, Any]) -> None:
+        from stock.engine import Engine
+        from stock.system import load_system
+
+        begin = time.monotonic()
+        self.engine = self.scorer = None  # let the old one go before the new one takes memory
+        system = load_system(settings_of(line))
+        engine = Engine(system)
+        engine.warm_up()
+        self.engine = engine
+        config = system.target.config
+        self.send(
+            "ready",
+            load_s=time.monotonic() - begin,
+            bytes=engine.resident_bytes(),
+            vocabulary=config.vocabulary,
+            stop_ids=list(config.stop_ids),
+            context=system.context,
+        )
+
+    def _prepare(self, line: dict[str, Any]) -> None:
+        from stock.prepare import prepare
+
+        self.send("prepared", **prepare(settings_of(line), Path(line["dir"])))
+        raise Shutdown
+
+    def _generate(self, line: dict[str, Any]) -> None:
+        from stock.engine import Request
+
+        engine, prompt = self.engine, line["prompt"]
+        if any(request.id == line["id"] for request in engine.requests):
+            raise EngineError("duplicate_id", f"request '{line['id']}' is open already")
+        if len(engine.requests) >= engine.system.settings.requests:
+            raise EngineError("busy", f"{len(engine.requests)} requests are open, and no more may be")
+        if not prompt:
+            raise EngineError("bad_request", "the prompt is empty")
+        self._check_ids(prompt)
+        self._check_ids(line["stop_ids"])
+        if line["max_tokens"] < 1:
+            raise EngineError("bad_request", f"max_tokens is {line['max_tokens']}, not at least 1")
+        if len(prompt) + line["max_tokens"] > engine.system.context:
+            total = len(prompt) + line["max_tokens"]
+            raise EngineError("too_long", f"prompt and answer are {total} tokens, the context {engine.system.context}")
+        engine.open(
+            Request(
+                id=line["id"],
+                prompt=prompt,
+                max_tokens=line["max_tokens"],
+                stop_ids=frozenset(line["stop_ids"]),
+                ignore_eos=line["ignore_eos"],
+                sampling=sampling_of(line["sampling"]),
+                logprobs=line["logprobs"],
+                digest=line["digest"],
+            )
+        )
+
+    def _cancel(self, line: dict[str, Any]) -> None:
+        for request in self.engine.requests:
+            if request.id == line["id"]:
+                self.engine.close(request)
+                self._done(request, "cancelled")
+                return
+        raise EngineError("unknown_id", f"no open request '{line['id']}'")
+
+    def _score(self, line: dict[str, Any]) -> None:
+        from stock.score import Scorer
+
+        ids, start = line["ids"], line["start"]
+        self._check_ids(ids)
+        if not 1 <= start < len(ids):
+            raise EngineError("bad_request", f"start is {start}, not in 1..{len(ids) - 1}")
+        if len(ids) > self.engine.system.context:
+            raise EngineError("too_long", f"{len(ids)} tokens, the context is {self.engine.system.context}")
+        if self.scorer is None:
+            self.scorer = Scorer(self.engine.system)
+        scores = self.scorer.score(ids, start, sampling_of(line["sampling"]))
+        self.send("scores", id=line["id"], start=start, **asdict(scores))
+
+    def _lattice(self, line: dict[str, Any]) -> None:
+        raise EngineError("unsupported", "this engine records no lattices")
+
+    def _record(self, line: dict[str, Any]) -> None:
+        from stock.record import StepRecorder
+
+        if self.recorder is not None:
+            self.recorder.close()
+            self.recorder = None
+        if line["on"]:
+            if line["file"] is None:
+                raise EngineError("bad_request", "record needs a file")
+            self.recorder = StepRecorder(Path(line["file"]))
+        self.engine.on_step = self.recorder
+        self.engine.times.on = line["on"]
+        self.send("ok", to="record")
+
+    def _profile(self, line: dict[str, Any]) -> None:
+        raise EngineError("unsupported", "this engine has no profiler")
+
+    def _stats(self, line: dict[str, Any]) -> None:
+        self.send("stats", counters=self.engine.counters)
+
+    def _shutdown(self, line: dict[str, Any]) -> None:
+        self.send("ok", to="shutdown")
+        raise Shutdown
+
+    def _check_ids(self, ids: list[Any]) -> None:
+        vocabulary = self.engine.system.target.config.vocabulary
+        for token in ids:
+            if type(token) is not int or not 0 <= token < vocabulary:
+                raise EngineError("bad_request", f"id {token!r} is outside the vocabulary of {vocabulary}")
+
+
+def settings_of(line: dict[str, Any]) -> Any:
+    """The engine's settings from a `load` line."""
+    from stock.system import Settings
+
+    drafter, prepared, limits = line["drafter"], line["prepared"], line["limits"]
+    if limits["context"] < 1 or limits["requests"] < 1:
+        raise EngineError("malformed", "limits are at least 1")
+    return Settings(
+        target=Path(line["target"]["path"]),
+        widen=line["target"]["widen"],
+        jitter=line["target"]["jitter"],
+        drafter=None if drafter is None else Path(drafter["path"]),
+        dtype=line["dtype"],
+        device=line["device"],
+        mode=line["mode"],
+        head=line["head"],
+        options=line["options"],
+        prepared=None if prepared is None else Path(prepared),
+        context=limits["context"],
+        requests=limits["requests"],
+    )
+
+
+def sampling_of(value: dict[str, Any]) -> Any:
+    """Sampling settings; EngineError `bad_request` where one is out of range."""
+    from stock.sampling import Sampling
+
+    if not 0 <= value["temperature"] < float("inf"):
+        raise EngineError("bad_request", f"temperature is {value['temperature']}, not at least 0")
+    if not 0 < value["top_p"] <= 1:
+        raise EngineError("bad_request", f"top_p is {value['top_p']}, not in (0, 1]")
+    if value["top_k"] < 0 or not 0 <= value["seed"] < 1 << 64:
+        raise EngineError("bad_request", "top_k is at least 0, and the seed a uint64")
+    return Sampling(float(value["temperature"]), float(value["top_p"]), value["top_k"], value["seed"])
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    import torch
+
+    return isinstance(error, MemoryError | torch.OutOfMemoryError)
+
+
+def main() -> None:
+    """Parses the two descriptors and serves."""
+    parser = argparse.ArgumentParser(prog="python -m stock.worker", allow_abbrev=False)
+    parser.add_argument("--in-fd", type=int, required=True)
+    parser.add_argument("--out-fd", type=int, required=True)
+    arguments = parser.parse_args()
+    Worker(arguments.in_fd, arguments.out_fd).run()
+
+
+if __name__ == "__main__":
+    main()
