@@ -1,10 +1,8 @@
 """`spt generate`: one answer of a system, as it comes, and what it cost."""
 
 import contextlib
-import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +14,8 @@ from typing import Any
 import click
 
 from spt.deployment import Deployment, parse, read_words
-from spt.errors import Missing, SptError, Unsupported, Usage
-from spt.share import shipped_root, system_files
+from spt.errors import Missing, SptError, Usage
+from spt.share import shipped_root
 
 __all__ = ["generate"]
 
@@ -139,26 +137,13 @@ def split_options(options: tuple[str, ...]) -> dict[str, str]:
 
 
 def export_system(system: str | None, to: Path) -> tuple[str, dict[str, Any]]:
-    """Writes the files of SYSTEM (none: the shipped stock) into the new folder `to`; its tree id and options."""
-    if system not in (None, "stock"):
-        raise Unsupported(f"system '{system}' cannot be exported here", "'stock' is the shipped system")
-    root = shipped_root()
-    for path in system_files(root):
-        (to / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / path, to / path)
-    return _tree_id(to), {}
+    """Writes the files of SYSTEM (docs/deployment.md) into the new folder `to`; its tree id and options."""
+    from spt.resolve import resolve_at
+    from spt.system import export
 
-
-def _tree_id(folder: Path) -> str:
-    entries = []
-    for path in sorted(folder.iterdir(), key=lambda path: path.name + "/" * path.is_dir()):
-        mode, oid = ("40000", _tree_id(path)) if path.is_dir() else ("100644", _object(b"blob", path.read_bytes()))
-        entries.append(f"{mode} {path.name}\0".encode() + bytes.fromhex(oid))
-    return _object(b"tree", b"".join(entries))
-
-
-def _object(kind: bytes, data: bytes) -> str:
-    return hashlib.sha1(b"%s %d\0%s" % (kind, len(data), data), usedforsecurity=False).hexdigest()
+    objects, found = resolve_at(Path(), system)
+    export(objects, found.tree, to)
+    return found.tree, dict(found.options)
 
 
 def write_job(

@@ -131,11 +131,11 @@ def _checkout(store: Store, old_tree: Oid, new_tree: Oid, done: list[tuple[str, 
     try:
         if done:
             _in(store, "update-index", "-z", "--index-info", stdin=script)
+        _in(store, "update-index", "-q", "--refresh")  # a copied repository has the times of other files
         _in(store, "read-tree", "-m", "-u", old_tree, new_tree)
-        if done:
-            _in(store, "update-index", "-q", "--refresh")
     except GitFailed as error:
-        if "index.lock" in error.stderr:
+        assert store.git_dir is not None
+        if "index.lock" in error.stderr or (store.git_dir / "index.lock").exists():
             hint = "another git process is at work; if there is none, the lock is left over from one that was killed"
             raise Unsupported("the index is locked by 'index.lock'", hint) from error
         raise Usage(f"the working tree cannot be moved: {error.message}", "nothing was committed") from error
