@@ -433,6 +433,17 @@ def test_a_branch_that_is_no_entry_is_reported_with_the_others(deployment):
     ]
 
 
+def test_list_names_what_it_leaves_out(deployment):
+    """One bad card or branch is a warning, and the other entries are listed."""
+    git(deployment, "update-ref", "refs/heads/entry/junk", "main")
+    rewrite_record(deployment, "tuned", lambda work: rewritten(work, '"title"', '"titel"'))
+    ran = spt("entry", "list", "--json", cwd=deployment)
+
+    assert ran.code == 0
+    assert [row["name"] for row in ran.json] == ["fast-linear", "tree-select"]
+    assert [line.split("'")[1] for line in ran.err.splitlines()] == ["junk", "tuned"]
+
+
 def test_verify_writes_nothing(distilled):
     """Verification reads; references, index and files stay as they are."""
     before = snapshot(distilled)
