@@ -1,6 +1,7 @@
 """The parts that a draft tree passes through: ancestors, attention, acceptance, compaction, positions."""
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ def test_acceptance_follows_the_target(tree, choice):
 
     assert path[0] == 0
     assert path == ancestors(tree, path[-1])
-    assert all(int(tree.token[below]) == choice[above] for above, below in zip(path, path[1:], strict=False))
+    assert all(int(tree.token[below]) == choice[above] for above, below in pairwise(path))
     children = [row for row in range(rows) if int(tree.parent[row]) == path[-1]]
     assert choice[path[-1]] not in [int(tree.token[row]) for row in children]
     assert accepted.emitted[:count].tolist() == [choice[row] for row in path]
