@@ -340,6 +340,7 @@ def main() -> None:
         except OSError as error:
             parser.error(f"descriptor {descriptor} is not open: {error.strerror}")
     Worker(arguments.in_fd, arguments.out_fd).run()
+    os._exit(0)  # a thread that a system left printing would abort the interpreter's own end
 
 
 if __name__ == "__main__":
