@@ -47,16 +47,19 @@ _NESTED: dict[str, dict[str, Any]] = {
     "limits": {"context": int, "requests": int},
     "sampling": {"temperature": (int, float), "top_p": (int, float), "top_k": int, "seed": int},
 }
+_IDS = {"prompt", "stop_ids", "ids"}
 _CHOICES = {"dtype": ("float32", "bfloat16", "float64"), "mode": ("exact", "fast"), "head": ("model", "fp32")}
 
 
 def parse(line: bytes) -> dict[str, Any]:
     """A request with all keys known and typed; EngineError `malformed` or `unknown_op` otherwise."""
+    if len(line) > MAX_LINE_BYTES:
+        raise EngineError("malformed", f"a line is over {MAX_LINE_BYTES} bytes")
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise EngineError("malformed", f"a line is not JSON: {error}") from error
-    if not isinstance(value, dict) or value.get("v") != 1 or not isinstance(value.get("op"), str):
+    if not isinstance(value, dict) or value.get("v") is True or value.get("v") != 1 or type(value.get("op")) is not str:
         raise EngineError("malformed", "a line is not an object with v 1 and op")
     operation = value["op"]
     if operation not in _FIELDS:
@@ -66,6 +69,9 @@ def parse(line: bytes) -> dict[str, Any]:
     for name, nested in _NESTED.items():
         if isinstance(fields.get(name), dict) and name in _FIELDS[operation]:
             _check_fields(name, fields[name], nested)
+    for name in _IDS & fields.keys():
+        if any(type(token) is not int for token in fields[name]):
+            raise EngineError("malformed", f"{operation}'s {name} are not all integers")
     for name, allowed in _CHOICES.items():
         if name in fields and fields[name] not in allowed:
             raise EngineError("malformed", f"{name} is '{fields[name]}', not one of {', '.join(allowed)}")

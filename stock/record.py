@@ -61,10 +61,10 @@ class StepTimes:
 
 
 class StepRecorder:
-    """Writes one object of docs/records.md's `steps` for each request and exact pass."""
+    """Writes one object of docs/records.md's `steps` for each request and exact pass, each line at once."""
 
     def __init__(self, path: Path) -> None:
-        self.file = path.open("w")
+        self.file = path.open("wb", buffering=0)
 
     def __call__(
         self,
@@ -91,7 +91,7 @@ class StepRecorder:
                 "tokens": each.ids,
                 **times,
             }
-            self.file.write(json.dumps(record) + "\n")
+            self.file.write(json.dumps(record).encode() + b"\n")
 
     def close(self) -> None:
         self.file.close()

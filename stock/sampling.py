@@ -41,7 +41,7 @@ class Sampling:
 class Noise:
     """A request's settings on the device, so that captured passes read them anew.
 
-    seed: int64 [1], the bits of the uint64.  temperature, top_p: float32 [1].  top_k: int64 [1].
+    seed: int64 [1], the bits of the uint64.  temperature: float32 [1].  top_p: float64 [1].  top_k: int64 [1].
     """
 
     seed: Tensor
@@ -54,7 +54,7 @@ class Noise:
         return cls(
             seed_tensor([sampling.seed], device),
             torch.tensor([sampling.temperature], device=device),
-            torch.tensor([sampling.top_p], device=device),
+            torch.tensor([sampling.top_p], dtype=torch.float64, device=device),
             torch.tensor([sampling.top_k], device=device),
         )
 

@@ -14,13 +14,16 @@ from stock.system import System
 
 __all__ = ["Scorer", "Scores"]
 
+_HALVINGS = 40
+
 
 @dataclass
 class Scores:
     """For each scored position: argmax (the engine's own choice), margin, rank, logit, kept.
 
-    margin: in units of logit/T + g (logits at T = 0), the smallest change that makes the given token win, by score or
-    by the cut of the kept set; 0 where it wins.  rank: how many ids have a better logit (lower ids win ties).
+    margin: in units of logit/T + g (logits at T = 0), the smallest raise of the given token's own logit that makes it
+    win, by score and by the cuts of the kept set; 0 where it wins or ties with a lower id.  rank: how many ids have a
+    better logit (lower ids win ties).
     """
 
     argmax: list[int]
@@ -58,23 +61,43 @@ class Scorer:
 
 def _score_rows(logits: Tensor, position: Tensor, token: Tensor, sampling: Sampling, noise: Noise) -> Scores:
     logits = wide(logits)
-    own = logits.gather(1, token[:, None])
-    better = (logits > own) | ((logits == own) & (torch.arange(logits.shape[1], device=own.device) < token[:, None]))
-    keep = kept(logits, noise) if sampling.cuts and not sampling.greedy else torch.ones_like(better)
-    score = logits
-    if not sampling.greedy:
-        ids = torch.arange(logits.shape[1], device=logits.device)
-        score = logits / noise.temperature + gumbel(noise.seed, position[:, None], ids[None])
-    best, choice = score.masked_fill(~keep, float("-inf")).max(1)
-    scale = 1.0 if sampling.greedy else noise.temperature
-    admitted = logits.masked_fill(~keep, float("inf")).amin(1)
-    admission = ((admitted - own[:, 0]) / scale).clamp(min=0)
-    margin = torch.maximum((best - score.gather(1, token[:, None])[:, 0]).clamp(min=0), admission)
-    margin = margin.masked_fill(choice == token, 0.0)
+    ids, given = torch.arange(logits.shape[1], device=logits.device), token[:, None]
+    own = logits.gather(1, given)
+    better = (logits > own) | ((logits == own) & (ids < given))
+    cut = sampling.cuts and not sampling.greedy
+    keep = kept(logits, noise) if cut else torch.ones_like(better)
+    gumbels = torch.zeros_like(logits) if sampling.greedy else gumbel(noise.seed, position[:, None], ids[None])
+    score = logits if sampling.greedy else logits / noise.temperature + gumbels
+    choice = score.masked_fill(~keep, float("-inf")).argmax(1)
+    margin = (score.amax(1) - score.gather(1, given)[:, 0]).double()
+    if cut:
+        lost = choice != token
+        margin[lost] = _smallest_raise(logits[lost], gumbels[lost], token[lost], noise)
     return Scores(
         choice.tolist(),
-        margin.tolist(),
+        margin.masked_fill(choice == token, 0.0).tolist(),
         better.sum(1).tolist(),
         own[:, 0].tolist(),
-        keep.gather(1, token[:, None])[:, 0].tolist(),
+        keep.gather(1, given)[:, 0].tolist(),
     )
+
+
+def _smallest_raise(logits: Tensor, gumbels: Tensor, token: Tensor, noise: Noise) -> Tensor:
+    """The least raise of each row's own logit/T that makes its token win under the cuts, float64 [n], by bisection.
+
+    A raised token only ever moves up in the order, its mass grows, and so it stays kept while fewer others do: once
+    it wins it goes on winning.  It wins at the latest when neither a logit nor a score is above its own.
+    """
+    logits, given = logits.double(), token[:, None]
+    scaled = logits / noise.temperature
+    own = scaled.gather(1, given)
+    behind = ((each.amax(1, True) - each.gather(1, given))[:, 0] for each in (scaled, scaled + gumbels))
+    high = torch.maximum(*behind)
+    low = torch.zeros_like(high)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        raised = scaled.scatter(1, given, own + middle[:, None])
+        keep = kept(raised * noise.temperature, noise)
+        wins = (raised + gumbels).masked_fill(~keep, float("-inf")).argmax(1) == token
+        low, high = torch.where(wins, low, middle), torch.where(wins, middle, high)
+    return high

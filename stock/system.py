@@ -1,7 +1,8 @@
 """A loaded system: target, drafter and the module behind each seam, as the options name them."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from stock.verify import Verify
 
 __all__ = ["Settings", "System", "load_system", "read_options", "read_target"]
 
+_DEVICE = re.compile(r"cpu|cuda(?::(\d+))?")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
@@ -101,7 +103,8 @@ def load_system(settings: Settings, target: Target | None = None) -> System:
     options = read_options(settings)
     if target is None:
         target = read_target(settings)
-    context = _context(settings, target)
+    context = settings.context
+    target = _for_context(target, context)
     drafter = None
     if settings.drafter is not None and options["draft"] != "none":
         drafter = load_drafter(settings.drafter, target, options["alignment"], target.dtype, context, settings.exact)
@@ -144,21 +147,24 @@ def read_target(settings: Settings) -> Target:
 
 
 def _device(name: str) -> torch.device:
-    device = torch.device(name)
-    if device.type == "cuda":
-        if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
-            raise EngineError("no_device", f"device '{name}' does not exist")
-        device = torch.device("cuda", device.index or 0)
-        torch.cuda.set_device(device)
-        torch.backends.cuda.matmul.allow_tf32 = False  # float32 means float32
+    match = _DEVICE.fullmatch(name)
+    index = int(match[1] or 0) if match else 0
+    if match is None or (name != "cpu" and index >= torch.cuda.device_count()):
+        raise EngineError("no_device", f"device '{name}' does not exist")
+    if name == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = False  # float32 means float32
     return device
 
 
-def _context(settings: Settings, target: Target) -> int:
-    if settings.context > target.config.context:
+def _for_context(target: Target, context: int) -> Target:
+    """The target for no more than `context` positions, so that tables are no longer than what is asked for."""
+    if context > target.config.context:
         known = target.config.context
-        raise EngineError("bad_request", f"a context of {settings.context} tokens exceeds the target's {known}")
-    return settings.context
+        raise EngineError("bad_request", f"a context of {context} tokens exceeds the target's {known}")
+    return replace(target, config=replace(target.config, context=context))
 
 
 def _head_product(target: Target, settings: Settings) -> Product:

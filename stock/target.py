@@ -148,12 +148,11 @@ class _Loader:
         self.weights[name] = self._made(weight, name, rows=rows, columns=columns)
 
     def _made(self, weight: Tensor, stream: str, *, rows: bool, columns: bool) -> Tensor:
-        weight = weight.to(self.device)
-        if self.widen > 1 or self.jitter:
-            weight = widened(weight.bfloat16(), self.widen, rows=rows, columns=columns)
+        weight = weight.to(self.device).to(torch.bfloat16 if self.jitter else self.dtype)
+        weight = widened(weight, self.widen, rows=rows, columns=columns)
         if self.jitter:
-            weight = jittered(weight, self.jitter, crc32(stream.encode()))
-        return weight.to(self.dtype)
+            weight = jittered(weight, self.jitter, crc32(stream.encode())).to(self.dtype)
+        return weight
 
     def _narrow(self, name: str, weight: Tensor) -> Tensor:
         """The checkpoint's own tensor for the drafter; shared with the target's where they are equal."""

@@ -38,7 +38,11 @@ class Worker:
         """Serves until the client leaves."""
         from stock.options import declared
 
-        options = {name: option.describe() for name, option in declared().items()}
+        try:
+            options = {name: option.describe() for name, option in declared().items()}
+        except EngineError as error:
+            self._error(None, error.code, error.message)
+            return
         self.send("hello", engine="stock", version=stock.__version__, options=options)
         threading.Thread(target=self._read, daemon=True).start()
         try:
@@ -48,20 +52,23 @@ class Worker:
             pass
 
     def send(self, operation: str, **fields: Any) -> None:
-        """Writes one reply."""
-        line = json.dumps({"v": 1, "op": operation, **fields}).encode() + b"\n"
+        """Writes one reply; ValueError for a number that JSON has not."""
+        line = json.dumps({"v": 1, "op": operation, **fields}, allow_nan=False).encode() + b"\n"
         view = memoryview(line)
         while view:
             view = view[self.out.write(view) :]
 
+    def _error(self, name: str | None, code: str, message: str) -> None:
+        self.send("error", id=name, code=code, message=" ".join(message.split()))
+
     def _read(self) -> None:
-        while line := self.source.readline(MAX_LINE_BYTES + 1):
-            if len(line) > MAX_LINE_BYTES:
-                while line and not line.endswith(b"\n"):  # skip the rest of the long line
-                    line = self.source.readline(MAX_LINE_BYTES)
-                line = b"\xff\n"  # not UTF-8: answered as malformed
-            self.lines.put(line)
-        self.lines.put(None)
+        try:
+            while line := self.source.readline(MAX_LINE_BYTES + 1):
+                self.lines.put(line)
+                while len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):  # skip the rest of a long line
+                    line = self.source.readline(MAX_LINE_BYTES + 1)
+        finally:
+            self.lines.put(None)
 
     def _serve(self) -> None:
         """Handles the next line if there is one, else runs the next step; waits where there is neither."""
@@ -105,11 +112,10 @@ class Worker:
         except (Shutdown, BrokenPipeError):
             raise
         except EngineError as error:
-            self.send("error", id=name() if name else None, code=error.code, message=error.message)
+            self._error(name() if name else None, error.code, error.message)
         except Exception as error:  # noqa: BLE001 - a fault must reach the client, whatever it is
             code = "out_of_memory" if _out_of_memory(error) else "internal"
-            message = f"{type(error).__name__}: {error}"
-            self.send("error", id=name() if name else self._abandon(), code=code, message=message)
+            self._error(name() if name else self._abandon(), code, f"{type(error).__name__}: {error}")
 
     def _abandon(self) -> str | None:
         """Lets the request go whose step failed, so that the fault is not met again."""
@@ -141,12 +147,16 @@ class Worker:
         from stock.engine import Engine
         from stock.system import load_system
 
-        begin = time.monotonic()
+        begin, settings = time.monotonic(), settings_of(line)
+        for request in list(self.engine.requests) if self.engine else []:
+            self.engine.close(request)
+            self._done(request, "cancelled")
         self.engine = self.scorer = None  # let the old one go before the new one takes memory
-        system = load_system(settings_of(line))
+        system = load_system(settings)
         engine = Engine(system)
         engine.warm_up()
         self.engine = engine
+        self._attach_recorder()
         config = system.target.config
         self.send(
             "ready",
@@ -160,7 +170,10 @@ class Worker:
     def _prepare(self, line: dict[str, Any]) -> None:
         from stock.prepare import prepare
 
-        self.send("prepared", **prepare(settings_of(line), Path(line["dir"])))
+        folder = Path(line["dir"])
+        if not folder.is_dir():
+            raise EngineError("bad_request", f"'{folder}' is not a folder")
+        self.send("prepared", **prepare(settings_of(line), folder))
         raise Shutdown
 
     def _generate(self, line: dict[str, Any]) -> None:
@@ -207,7 +220,7 @@ class Worker:
         ids, start = line["ids"], line["start"]
         self._check_ids(ids)
         if not 1 <= start < len(ids):
-            raise EngineError("bad_request", f"start is {start}, not in 1..{len(ids) - 1}")
+            raise EngineError("bad_request", f"start is {start}, and {len(ids)} ids leave nothing to score from there")
         if len(ids) > self.engine.system.context:
             raise EngineError("too_long", f"{len(ids)} tokens, the context is {self.engine.system.context}")
         if self.scorer is None:
@@ -221,16 +234,34 @@ class Worker:
     def _record(self, line: dict[str, Any]) -> None:
         from stock.record import StepRecorder
 
-        if self.recorder is not None:
-            self.recorder.close()
-            self.recorder = None
+        if line["on"] and line["file"] is None:
+            raise EngineError("bad_request", "record needs a file")
+        self._end_record()
         if line["on"]:
-            if line["file"] is None:
-                raise EngineError("bad_request", "record needs a file")
-            self.recorder = StepRecorder(Path(line["file"]))
-        self.engine.on_step = self.recorder
-        self.engine.times.on = line["on"]
+            try:
+                self.recorder = StepRecorder(Path(line["file"]))
+            except (OSError, ValueError) as error:
+                raise EngineError("bad_request", f"'{line['file']}' cannot be written: {error}") from error
+        self._attach_recorder()
         self.send("ok", to="record")
+
+    def _attach_recorder(self) -> None:
+        self.engine.on_step = self._record_step if self.recorder else None
+        self.engine.times.on = self.recorder is not None
+
+    def _record_step(self, *step: Any) -> None:
+        """Records a step; a record that cannot be written ends, and the step still counts."""
+        try:
+            self.recorder(*step)
+        except OSError as error:
+            self._end_record()
+            self._attach_recorder()
+            self._error(None, "internal", f"the step record ended: {error}")
+
+    def _end_record(self) -> None:
+        recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            recorder.close()
 
     def _profile(self, line: dict[str, Any]) -> None:
         raise EngineError("unsupported", "this engine has no profiler")
@@ -242,11 +273,11 @@ class Worker:
         self.send("ok", to="shutdown")
         raise Shutdown
 
-    def _check_ids(self, ids: list[Any]) -> None:
+    def _check_ids(self, ids: list[int]) -> None:
         vocabulary = self.engine.system.target.config.vocabulary
         for token in ids:
-            if type(token) is not int or not 0 <= token < vocabulary:
-                raise EngineError("bad_request", f"id {token!r} is outside the vocabulary of {vocabulary}")
+            if not 0 <= token < vocabulary:
+                raise EngineError("bad_request", f"id {token} is outside the vocabulary of {vocabulary}")
 
 
 def settings_of(line: dict[str, Any]) -> Any:
@@ -256,6 +287,10 @@ def settings_of(line: dict[str, Any]) -> Any:
     drafter, prepared, limits = line["drafter"], line["prepared"], line["limits"]
     if limits["context"] < 1 or limits["requests"] < 1:
         raise EngineError("malformed", "limits are at least 1")
+    if not 0 <= line["target"]["jitter"] < 1 << 64:
+        raise EngineError("malformed", f"jitter is {line['target']['jitter']}, not a uint64")
+    if prepared is not None and not Path(prepared).is_dir():
+        raise EngineError("bad_request", f"'{prepared}' is not a folder")
     return Settings(
         target=Path(line["target"]["path"]),
         widen=line["target"]["widen"],
@@ -276,19 +311,21 @@ def sampling_of(value: dict[str, Any]) -> Any:
     """Sampling settings; EngineError `bad_request` where one is out of range."""
     from stock.sampling import Sampling
 
-    if not 0 <= value["temperature"] < float("inf"):
-        raise EngineError("bad_request", f"temperature is {value['temperature']}, not at least 0")
+    if value["temperature"] != 0 and not 1e-5 <= value["temperature"] <= 1e5:
+        raise EngineError("bad_request", f"temperature is {value['temperature']}, neither 0 nor in 1e-5..1e5")
     if not 0 < value["top_p"] <= 1:
         raise EngineError("bad_request", f"top_p is {value['top_p']}, not in (0, 1]")
     if value["top_k"] < 0 or not 0 <= value["seed"] < 1 << 64:
         raise EngineError("bad_request", "top_k is at least 0, and the seed a uint64")
-    return Sampling(float(value["temperature"]), float(value["top_p"]), value["top_k"], value["seed"])
+    top_k = min(value["top_k"], 1 << 31)  # beyond any vocabulary, and still an int64
+    return Sampling(float(value["temperature"]), float(value["top_p"]), top_k, value["seed"])
 
 
 def _out_of_memory(error: BaseException) -> bool:
     import torch
 
-    return isinstance(error, MemoryError | torch.OutOfMemoryError)
+    # On a CPU torch raises a plain RuntimeError.
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def main() -> None:
@@ -297,7 +334,13 @@ def main() -> None:
     parser.add_argument("--in-fd", type=int, required=True)
     parser.add_argument("--out-fd", type=int, required=True)
     arguments = parser.parse_args()
+    for descriptor in (arguments.in_fd, arguments.out_fd):
+        try:
+            os.fstat(descriptor)
+        except OSError as error:
+            parser.error(f"descriptor {descriptor} is not open: {error.strerror}")
     Worker(arguments.in_fd, arguments.out_fd).run()
+    os._exit(0)  # a thread that a system left printing would abort the interpreter's own end
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ __all__ = ["best_rank", "top_ranks"]
 
 
 def top_ranks(logits: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
-    """ids int64 and log-probabilities float32, both [n, ranks], of logits [n, vocabulary].
+    """ids int64 and log-probabilities float32, both [n, ranks], of logits [n, vocabulary]; at most all ids.
 
     Order: logit descending, id ascending.  Log-probabilities are those of a full softmax.
     """
@@ -18,7 +18,7 @@ def top_ranks(logits: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
 
         ids, logprobs = kernel(logits, ranks)
         return ids.long(), logprobs
-    scores = wide(logits)
+    scores, ranks = wide(logits), min(ranks, logits.shape[1])
     total = torch.logsumexp(scores, 1, keepdim=True)
     if ranks == 1:
         best, ids = scores.max(1, keepdim=True)  # the lowest id on ties

@@ -18,6 +18,7 @@ __all__ = ["SEAMS", "Option", "declared", "resolve", "seam_module"]
 
 SEAMS = ("draft", "select", "verify", "linear", "head", "cache", "schedule")
 _TYPES: dict[str, Any] = {"int": int, "float": float, "bool": bool, "string": str}
+_NEEDED = {"type", "default", "meaning"}
 _ROOT = Path(__file__).resolve().parent
 
 
@@ -60,13 +61,16 @@ class Option:
 
 
 def declared(folder: Path = _ROOT) -> dict[str, Option]:
-    """All options below `folder` by name; EngineError `bad_option` for a name that is declared twice."""
+    """All options below `folder` by name.
+
+    EngineError `bad_option` for a name that is declared twice, and for a declaration that cannot be understood.
+    """
     options: dict[str, Option] = {}
     for path in sorted(folder.glob("*.toml")):
-        for name, entry in tomllib.loads(path.read_text()).items():
+        for name, entry in _entries(path).items():
             if name in options:
                 raise EngineError("bad_option", f"option '{name}' is declared in {options[name].owner} and {path.stem}")
-            options[name] = _option(name, path.stem, entry, folder)
+            options[name] = _option(name, path, entry)
     return options
 
 
@@ -84,19 +88,41 @@ def seam_module(seam: str, value: str) -> ModuleType:
     return importlib.import_module(f"stock.{seam}.{value}")
 
 
-def _option(name: str, owner: str, entry: dict[str, Any], folder: Path) -> Option:
-    values = entry.get("values")
+def _entries(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except ValueError as error:  # of TOML or of UTF-8
+        raise EngineError("bad_option", f"'{path.name}' cannot be read: {error}") from error
+
+
+def _option(name: str, path: Path, entry: Any) -> Option:
+    """The option that an entry of a file declares."""
+    if not isinstance(entry, dict) or not _NEEDED <= entry.keys() <= _NEEDED | {"values", "range"}:
+        raise _wrong(name, path, "takes type, default, meaning, and perhaps values or range")
+    values, bounds = entry.get("values"), entry.get("range", [0, 0])
     if values == "modules":
-        values = sorted(path.stem for path in (folder.parent / name).glob("*.py") if path.stem != "__init__")
-    bounds = entry.get("range")
+        values = sorted(each.stem for each in (path.parents[1] / name).glob("*.py") if each.stem != "__init__")
+    if entry["type"] not in _TYPES:
+        raise _wrong(name, path, f"has the type {entry['type']!r}, not one of {', '.join(_TYPES)}")
+    if not isinstance(values, list | None):
+        raise _wrong(name, path, f"has the values {values!r}, not a list or 'modules'")
+    if not isinstance(bounds, list) or [type(bound) in (int, float) for bound in bounds] != [True, True]:
+        raise _wrong(name, path, f"has the range {bounds!r}, not two numbers")
     option = Option(
         name=name,
-        owner=owner,
+        owner=path.stem,
         type=entry["type"],
         default=entry["default"],
         meaning=entry["meaning"],
         values=None if values is None else tuple(values),
-        range=None if bounds is None else (bounds[0], bounds[1]),
+        range=(bounds[0], bounds[1]) if "range" in entry else None,
     )
-    option.check(option.default)
+    try:
+        option.check(option.default)
+    except EngineError as error:
+        raise EngineError("bad_option", f"'{path.name}': {error.message}") from error
     return option
+
+
+def _wrong(name: str, path: Path, what: str) -> EngineError:
+    return EngineError("bad_option", f"option '{name}' of '{path.name}' {what}")

@@ -63,7 +63,10 @@ def load(target: Path, drafter: Path | None = None, **changes: Any) -> Engine:
 
 
 def engine_with(system: System, draft: Draft, **changes: Any) -> Engine:
-    """An engine of the same system with another draft module, which reads no taps, and perhaps other parts."""
+    """An engine of the same system with another draft module and perhaps other parts.
+
+    The draft module reads the taps that the system's own reads, or none.
+    """
     select = changes.get("select", system.select)
     return Engine(replace(system, draft=draft, limits=select.limits(draft.depths), **changes))
 

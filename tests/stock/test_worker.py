@@ -1,0 +1,586 @@
+"""The worker as a process: every reply is in the schema, every mistake has its code, and the worker goes on."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stock.sampling import Sampling
+from tests.stock.drive import decode
+from tests.stock.drive import load as load_engine
+from tests.stock.talk import GREEDY, ROOT, Worker, generate, load, validator
+from tests.stock.tiny import drafter_config, target_config, target_weights, write_drafter, write_target
+
+SAMPLED = {"temperature": 2.0, "top_p": 0.9, "top_k": 20, "seed": 2**64 - 1}
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("worker")
+    config = target_config("llama", eos_token_id=[2, 9])
+    return write_target(folder / "target", config), write_drafter(folder / "drafter", drafter_config(config))
+
+
+@pytest.fixture(scope="module")
+def shared(paths):
+    """One loaded worker for all tests that leave it as it was."""
+    with Worker() as worker:
+        assert worker.ask(load(*paths))["op"] == "ready"
+        yield worker
+
+
+@pytest.fixture
+def worker(shared):
+    """The shared worker, which must still serve after the test, with the answer it always gave."""
+    before = shared.ask(generate(id="before"))
+    yield shared
+    after = shared.ask(generate(id="after"))
+    assert after == {**before, "id": "after"}
+
+
+def error_of(reply):
+    assert reply["op"] == "error", reply
+    assert reply["message"]
+    assert "\n" not in reply["message"]
+    assert "Traceback" not in reply["message"]
+    return reply["code"]
+
+
+def answer_of(worker, line):
+    """All ids, the lines and `done` of a request."""
+    worker.send(line)
+    *lines, done = worker.read_through()
+    assert all(each["id"] == line["id"] for each in [*lines, done])
+    return [token for each in lines for token in each["ids"]], lines, done
+
+
+def test_hello(shared):
+    """`hello` names the engine and declares its options."""
+    assert shared.hello["engine"] == "stock"
+    assert shared.hello["options"]["draft"]["values"] == ["dflash", "none"]
+    assert {entry["owner"] for entry in shared.hello["options"].values()} == {"stock"}
+
+
+def test_ready(paths):
+    """`ready` says what was loaded; bytes are weights and the first request's caches."""
+    with Worker() as worker:
+        ready = worker.ask(load(*paths))
+    engine = load_engine(*paths, context=96)
+    engine.warm_up()
+
+    assert ready["vocabulary"] == 64
+    assert ready["stop_ids"] == [2, 9]
+    assert ready["context"] == 96
+    assert ready["bytes"] == engine.resident_bytes() > 4 * 20_000
+    assert ready["load_s"] > 0
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_generate(sampling, worker, paths):
+    """One line for prefill's token, one for each pass; ids, log-probs and digest are the engine's own."""
+    line = generate(prompt=[9, 8, 7], max_tokens=30, sampling=sampling, logprobs=True)
+    ids, lines, done = answer_of(worker, line)
+    settings = Sampling(**{**sampling, "temperature": float(sampling["temperature"])})
+    expected = decode(load_engine(*paths, context=96), [9, 8, 7], 30, settings, ignore_eos=True)
+
+    assert ids == expected.ids
+    assert [each["ids"] for each in lines] == expected.lines
+    assert [value for each in lines for value in each["logprobs"]] == pytest.approx(expected.logprobs, abs=0)
+    assert done["logits_sha256"] == expected.digest
+    assert done["usage"] == {"prompt_tok": 3, "completion_tok": 30, "steps": len(lines) - 1}
+    assert done["reason"] == "length"
+    assert len(lines[0]["ids"]) == 1
+
+
+def test_fields_that_were_not_asked_for(worker):
+    """Without logprobs and digest the lines carry none."""
+    _, lines, done = answer_of(worker, generate(digest=False))
+    assert all("logprobs" not in each for each in lines)
+    assert "logits_sha256" not in done
+
+
+def test_stop_ids(worker):
+    """A stop id ends the answer as its last token, unless ids are ignored."""
+    line = generate(max_tokens=20, sampling=SAMPLED)
+    ids, _, _ = answer_of(worker, line)
+    stop = ids[7]
+    stopped, _, done = answer_of(worker, {**line, "stop_ids": [stop, 63], "ignore_eos": False})
+
+    assert stopped == ids[: ids.index(stop) + 1]
+    assert done["reason"] == "stop"
+    assert answer_of(worker, {**line, "stop_ids": [stop]})[0] == ids
+
+
+BAD_LINES = {
+    "no JSON": (b"this is not JSON\n", "malformed"),
+    "empty": (b"\n", "malformed"),
+    "not UTF-8": (b"\xff\xfe\n", "malformed"),
+    "an array": (b"[1]\n", "malformed"),
+    "deeper than any parser": (b"[" * 100_000 + b"\n", "malformed"),
+    "a long line": (b'{"v": 1, "op": "cancel", "id": "' + b"x" * (16 << 20) + b'"}\n', "malformed"),
+    "a very long line": (b"y" * (40 << 20) + b"\n", "malformed"),
+    "another version": (b'{"v": 2, "op": "stats"}\n', "malformed"),
+    "unknown key": ({"op": "stats", "extra": 1}, "malformed"),
+    "missing key": ({"op": "cancel"}, "malformed"),
+    "unknown operation": ({"op": "dance"}, "unknown_op"),
+    "empty prompt": (generate(prompt=[]), "bad_request"),
+    "an id too high": (generate(prompt=[64]), "bad_request"),
+    "a negative id": (generate(prompt=[-1]), "bad_request"),
+    "an id that is no id": (generate(prompt=["a"]), "malformed"),
+    "half an id": (generate(prompt=[1.5]), "malformed"),
+    "a bool as id": (generate(prompt=[True]), "malformed"),
+    "a stop id too high": (generate(stop_ids=[64]), "bad_request"),
+    "no tokens": (generate(max_tokens=0), "bad_request"),
+    "fewer than no tokens": (generate(max_tokens=-5), "bad_request"),
+    "too long": (generate(max_tokens=94), "too_long"),
+    "a prompt beyond the context": (generate(prompt=[1] * 97, max_tokens=1), "too_long"),
+    "beyond any number": (generate(max_tokens=10**30), "too_long"),
+    "temperature below 0": (generate(sampling={**GREEDY, "temperature": -1}), "bad_request"),
+    "temperature too small to divide by": (generate(sampling={**GREEDY, "temperature": 1e-40}), "bad_request"),
+    "temperature too large": (generate(sampling={**GREEDY, "temperature": 1e300}), "bad_request"),
+    "temperature NaN": (generate(sampling={**GREEDY, "temperature": float("nan")}), "bad_request"),
+    "temperature infinite": (generate(sampling={**GREEDY, "temperature": float("inf")}), "bad_request"),
+    "top_p 0": (generate(sampling={**GREEDY, "top_p": 0}), "bad_request"),
+    "top_p above 1": (generate(sampling={**GREEDY, "top_p": 1.01}), "bad_request"),
+    "top_k below 0": (generate(sampling={**GREEDY, "top_k": -1}), "bad_request"),
+    "seed below 0": (generate(sampling={**GREEDY, "seed": -1}), "bad_request"),
+    "seed too large": (generate(sampling={**GREEDY, "seed": 2**64}), "bad_request"),
+    "half a seed": (generate(sampling={**GREEDY, "seed": 0.5}), "malformed"),
+    "cancel of nothing": ({"op": "cancel", "id": "nobody"}, "unknown_id"),
+    "score from 0": ({"op": "score", "id": "s", "ids": [1, 2], "start": 0, "sampling": GREEDY}, "bad_request"),
+    "score of nothing": ({"op": "score", "id": "s", "ids": [], "start": 1, "sampling": GREEDY}, "bad_request"),
+    "score behind the end": ({"op": "score", "id": "s", "ids": [1, 2], "start": 2, "sampling": GREEDY}, "bad_request"),
+    "score of no id": ({"op": "score", "id": "s", "ids": [1, 99], "start": 1, "sampling": GREEDY}, "bad_request"),
+    "score too long": ({"op": "score", "id": "s", "ids": [1] * 97, "start": 1, "sampling": GREEDY}, "too_long"),
+    "lattice": ({"op": "lattice", "id": "l", "ids": [1, 2], "start": 1, "file": "x"}, "unsupported"),
+    "profile": ({"op": "profile", "on": True, "file": "x"}, "unsupported"),
+    "record without a file": ({"op": "record", "on": True, "file": None}, "bad_request"),
+    "record into nowhere": ({"op": "record", "on": True, "file": "/nowhere/steps.jsonl"}, "bad_request"),
+    "record into a folder": ({"op": "record", "on": True, "file": "/"}, "bad_request"),
+    "record into no name": ({"op": "record", "on": True, "file": "a\0b"}, "bad_request"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_bad_line(name, worker):
+    """Every mistake is one error with its code, under the id of its line, and changes nothing."""
+    line, code = BAD_LINES[name]
+    if isinstance(line, bytes):
+        worker.write(line)
+    else:
+        worker.send(line, check=False)
+    reply = worker.read()
+
+    assert error_of(reply) == code
+    assert reply["id"] == (line.get("id") if isinstance(line, dict) else None)
+
+
+def test_top_k_beyond_any_vocabulary(worker):
+    """A cut that cuts nothing is no cut, however large."""
+    line = generate(sampling={**SAMPLED, "top_k": 10**30})
+    assert answer_of(worker, line)[0] == answer_of(worker, {**line, "sampling": {**SAMPLED, "top_k": 0}})[0]
+
+
+def test_several_lines_at_once(worker):
+    """Lines are answered in order, also those that arrive while a request runs."""
+    worker.write(
+        b"".join(
+            json.dumps({"v": 1, **line}).encode() + b"\n"
+            for line in (generate(max_tokens=60), {"op": "dance", "id": "x"}, {"op": "stats"}, generate(id="b"))
+        )
+    )
+    replies = [worker.read() for _ in range(2)]
+    while sum(reply["op"] == "done" for reply in replies) < 2:
+        replies.append(worker.read())
+
+    ops = [reply["op"] for reply in replies if reply["op"] != "tokens"]
+    assert ops == ["error", "stats", "done", "done"]
+    assert [reply["id"] for reply in replies if reply["op"] == "done"] == ["a", "b"]
+
+
+def test_duplicate_and_busy(worker):
+    """An id that is open is refused, and so is one request more than the limit; the open ones finish."""
+    for line in (generate(max_tokens=60), generate(max_tokens=60), generate(id="b"), generate(id="c")):
+        worker.send(line)
+    replies = []
+    while sum(reply["op"] == "done" for reply in replies) < 2:
+        replies.append(worker.read())
+
+    errors = [(reply["id"], reply["code"]) for reply in replies if reply["op"] == "error"]
+    assert errors == [("a", "duplicate_id"), ("c", "busy")]
+    assert answer_of(worker, generate())[2]["reason"] == "length"  # a finished id is free again
+
+
+def test_cancel(worker):
+    """A cancelled request ends with what it has said, the next one runs, and a second cancel finds nothing."""
+    worker.send(generate(max_tokens=90))
+    worker.send(generate(id="b"))
+    first = worker.read()
+    worker.send({"op": "cancel", "id": "b"})
+    worker.send({"op": "cancel", "id": "a"})
+    worker.send({"op": "cancel", "id": "a"})
+    replies = [first]
+    while replies[-1]["op"] != "error":
+        replies.append(worker.read())
+    emitted = sum(len(reply["ids"]) for reply in replies if reply["op"] == "tokens" and reply["id"] == "a")
+    done = {reply["id"]: reply for reply in replies if reply["op"] == "done"}
+
+    assert done["a"]["reason"] == done["b"]["reason"] == "cancelled"
+    assert done["a"]["usage"]["completion_tok"] == emitted < 90
+    assert done["b"]["usage"] == {"prompt_tok": 3, "completion_tok": 0, "steps": 0}
+    assert done["b"]["logits_sha256"] == hashlib.sha256().hexdigest()
+    assert replies[-1]["code"] == "unknown_id"
+
+
+def test_score(worker):
+    """What the worker said scores 0 there, in lists of one length, whatever else is going on."""
+    ids, _, _ = answer_of(worker, generate(max_tokens=20, sampling=SAMPLED))
+    worker.send(generate(max_tokens=60))
+    worker.send({"op": "score", "id": "s", "ids": [5, 6, 7, *ids], "start": 3, "sampling": SAMPLED})
+    replies = worker.read_through()
+    replies += worker.read_through()
+    scores = next(reply for reply in replies if reply["op"] == "scores")
+
+    assert scores["argmax"] == ids
+    assert scores["margin"] == [0] * 20
+    assert {len(scores[key]) for key in ("argmax", "margin", "rank", "logit", "kept")} == {20}
+    assert sum(reply["op"] == "done" for reply in replies) == 1
+
+
+def test_stats(worker):
+    """Counters grow by what was served."""
+    before = worker.ask({"op": "stats"})["counters"]
+    done = worker.ask(generate())
+    after = worker.ask({"op": "stats"})["counters"]
+
+    assert {name: after[name] - before[name] for name in after} == {
+        "requests": 1,
+        "steps": done["usage"]["steps"],
+        "tokens": 8,
+    }
+
+
+def test_record(worker, tmp_path, paths):
+    """Step records are in the schema, say what was emitted, are there at once, and end when told."""
+    file = tmp_path / "steps.jsonl"
+    assert worker.ask({"op": "record", "on": True, "file": str(file)}) == {"v": 1, "op": "ok", "to": "record"}
+    _, lines, done = answer_of(worker, generate(max_tokens=30, sampling=SAMPLED))
+    steps = [json.loads(line) for line in file.read_text().splitlines()]
+    assert worker.ask({"op": "record", "on": False, "file": None})["op"] == "ok"
+    answer_of(worker, generate())
+
+    assert [json.loads(line) for line in file.read_text().splitlines()] == steps
+    assert [step["tokens"] for step in steps] == [line["ids"] for line in lines[1:]]
+    assert [step["step"] for step in steps] == list(range(done["usage"]["steps"]))
+    start = 3
+    for step in steps:
+        validator("steps.json").validate(step)
+        assert step["start"] == start
+        assert step["nodes"] == 4
+        assert step["path"] == [0] * len(step["path"])
+        assert len(step["tokens"]) <= len(step["path"]) + 1
+        start += len(step["tokens"])
+
+
+def test_record_on_a_full_disk(worker):
+    """A record that cannot be written ends with an error, and the request that it was about is none the worse."""
+    before = worker.ask(generate())
+    assert worker.ask({"op": "record", "on": True, "file": "/dev/full"})["op"] == "ok"
+    worker.send(generate())
+    replies = worker.read_through()
+    error = replies[-1]
+    rest = worker.read_through()
+
+    assert error_of(error) == "internal"
+    assert error["id"] is None
+    assert "No space" in error["message"]
+    assert rest[-1] == before
+    assert worker.ask({"op": "record", "on": False, "file": None})["op"] == "ok"
+
+
+def test_before_load(paths):
+    """Before a load every request is not_loaded; a bad one is still malformed; loading afterwards works."""
+    with Worker() as worker:
+        for line in (generate(), {"op": "stats"}, {"op": "record", "on": False, "file": None}):
+            assert error_of(worker.ask(line)) == "not_loaded"
+        assert error_of(worker.ask({"op": "cancel", "id": "a"})) == "not_loaded"
+        assert error_of(worker.ask({"op": "stats", "x": 1}, check=False)) == "malformed"
+        assert worker.ask(load(*paths))["op"] == "ready"
+        assert worker.ask(generate())["op"] == "done"
+        assert worker.ask({"op": "shutdown"}) == {"v": 1, "op": "ok", "to": "shutdown"}
+        assert worker.wait()[0] == 0
+
+
+def bad_loads(paths, tmp_path):
+    """Loads that must fail, with their codes."""
+    target, drafter = paths
+    other = drafter_config(target_config("llama"), num_target_layers=7)
+    cut = write_target(tmp_path / "cut", target_config("llama"))
+    data = (cut / "model.safetensors").read_bytes()
+    (cut / "model.safetensors").write_bytes(data[: len(data) // 2])
+    wide = write_target(tmp_path / "wide", target_config("llama", max_position_embeddings=1 << 40))
+    return [
+        (load(tmp_path / "nothing"), "bad_model"),
+        (load(cut), "bad_model"),
+        (load(target, write_drafter(tmp_path / "other", other)), "bad_model"),
+        (load(target, tmp_path), "bad_model"),
+        (load(target, drafter, speed=3), "bad_option"),
+        (load(target, drafter, chain_positions=65), "bad_option"),
+        (load(target, draft="dflash"), "bad_option"),
+        (load(target, device="cuda:77"), "no_device"),
+        (load(target, device="tpu"), "no_device"),
+        (load(target, mode="quick"), "malformed"),
+        (load(target, dtype="float16"), "malformed"),
+        (load(target, limits={"context": 0, "requests": 1}), "malformed"),
+        (load(target, limits={"context": 8, "requests": 0}), "malformed"),
+        (load(target, limits={"context": 257, "requests": 1}), "bad_request"),
+        (load(target, prepared=str(tmp_path / "unprepared")), "bad_request"),
+        (load(target, target={"path": str(target), "widen": 3, "jitter": 0}), "bad_model"),
+        (load(target, target={"path": str(target), "widen": 1, "jitter": -1}), "malformed"),
+        (load(target, target={"path": str(target), "widen": 1, "jitter": 2**64}), "malformed"),
+        (load(target, target={"path": "a\0b", "widen": 1, "jitter": 0}), "bad_model"),
+        (load(wide, limits={"context": 1 << 40, "requests": 1}), "out_of_memory"),
+    ]
+
+
+def test_bad_loads_and_second_loads(paths, tmp_path):
+    """Each failing load says why and leaves nothing loaded; the next good one serves, and replaces what was there."""
+    with Worker() as worker:
+        for line, code in bad_loads(paths, tmp_path):
+            assert error_of(worker.ask(line, check=False)) == code, line
+            assert error_of(worker.ask({"op": "stats"})) == "not_loaded"
+        assert worker.ask(load(*paths))["context"] == 96
+        first = worker.ask(generate())
+
+        second = write_target(tmp_path / "second", target_config("qwen3", vocab_size=50))
+        assert worker.ask(load(second, limits={"context": 40, "requests": 1}))["vocabulary"] == 50
+        assert error_of(worker.ask(generate(prompt=[55]))) == "bad_request"
+        assert worker.ask({"op": "stats"})["counters"] == {"requests": 0, "steps": 0, "tokens": 0}
+        assert worker.ask(generate())["logits_sha256"] != first["logits_sha256"]
+
+        assert worker.ask(load(*paths))["op"] == "ready"
+        assert worker.ask(generate()) == first
+        assert error_of(worker.ask(load(tmp_path / "nothing"))) == "bad_model"
+        assert error_of(worker.ask(generate())) == "not_loaded"
+
+
+def test_load_while_requests_are_open(paths, tmp_path):
+    """A second load cancels what is open, each with its `done`; a record goes on with the new engine."""
+    file = tmp_path / "steps.jsonl"
+    with Worker() as worker:
+        worker.ask(load(*paths))
+        worker.ask({"op": "record", "on": True, "file": str(file)})
+        for line in (generate(max_tokens=90), generate(id="b"), load(*paths)):
+            worker.send(line)
+        replies = [worker.read()]
+        while replies[-1]["op"] != "ready":
+            replies.append(worker.read())
+        done = [reply for reply in replies if reply["op"] == "done"]
+        recorded = len(file.read_text().splitlines())
+        last = worker.ask(generate())
+        after = len(file.read_text().splitlines())
+
+    assert [(reply["id"], reply["reason"]) for reply in done] == [("a", "cancelled"), ("b", "cancelled")]
+    assert after - recorded == last["usage"]["steps"] > 0
+
+
+def test_prepare(paths, tmp_path):
+    """`prepare` writes what the seams want, which for stock is nothing, digests it, and ends the process."""
+    folder = tmp_path / "prepared"
+    with Worker() as worker:
+        line = {**load(*paths), "op": "prepare", "dir": str(folder)}
+        assert error_of(worker.ask(line)) == "bad_request"
+        folder.mkdir()
+        (folder / "b").mkdir()
+        (folder / "b" / "kernel").write_bytes(b"xyz")
+        (folder / "a").write_bytes(b"")
+        prepared = worker.ask(line)
+        assert worker.wait()[0] == 0
+    listing = f"{hashlib.sha256(b'').hexdigest()}  a\n{hashlib.sha256(b'xyz').hexdigest()}  b/kernel\n"
+
+    assert prepared["files"] == 2
+    assert prepared["bytes"] == 3
+    assert prepared["digest"] == hashlib.sha256(listing.encode()).hexdigest()
+
+
+PRINTS = """
+import builtins, os, sys, threading
+def noise():
+    while True:
+        print("stray", '{"v": 1, "op": "done"}', flush=True)
+        os.write(1, b"raw\\n")
+        os.write(2, b"raw\\n")
+        print("stray", file=sys.stderr, flush=True)
+        event.wait(0.001)
+event = threading.Event()
+threading.Thread(target=noise, daemon=True).start()
+"""
+
+
+def test_stray_prints(paths):
+    """Whatever is written to standard output and error while it serves, the protocol is not disturbed."""
+    with Worker(PRINTS) as worker:
+        drains = [threading.Thread(target=stream.read) for stream in (worker.child.stdout, worker.child.stderr)]
+        for drain in drains:
+            drain.start()
+        assert worker.ask(load(*paths))["op"] == "ready"
+        for name in "ab":
+            assert worker.ask(generate(id=name))["reason"] == "length"
+        worker.ask({"op": "shutdown"})
+        assert worker.child.wait(60) == 0
+        for drain in drains:
+            drain.join()
+
+
+FAULT = """
+import stock.engine
+real, calls = stock.engine.Engine._verify, []
+def faulty(self, *arguments):
+    calls.append(1)
+    if len(calls) == 3:
+        raise ZeroDivisionError("scripted\\nfault")
+    if len(calls) == 6:
+        raise MemoryError
+    return real(self, *arguments)
+stock.engine.Engine._verify = faulty
+"""
+
+
+def test_fault_inside_a_step(paths):
+    """A fault ends the request that met it, by name and in one line, and the next one is served."""
+    with Worker(FAULT) as worker:
+        worker.ask(load(paths[0]))
+        for line in (generate(), generate(id="b")):
+            worker.send(line)
+        replies = worker.read_through()
+        assert error_of(replies[-1]) == "internal"
+        assert replies[-1]["id"] == "a"
+        assert "ZeroDivisionError" in replies[-1]["message"]
+        replies = worker.read_through()
+        assert (error_of(replies[-1]), replies[-1]["id"]) == ("out_of_memory", "b")
+        assert worker.ask(generate(id="a"))["usage"]["completion_tok"] == 8
+
+
+def test_weights_that_give_no_numbers(tmp_path):
+    """A checkpoint of NaN gives an error for its requests, and never a line that is no JSON."""
+    config = target_config("llama")
+    weights = target_weights(config)
+    weights["model.norm.weight"] = torch.full((32,), float("nan"))
+    path = write_target(tmp_path / "target", config, weights)
+    with Worker() as worker:
+        worker.ask(load(path))
+        for sampling in (GREEDY, SAMPLED):
+            worker.send(generate(logprobs=True, sampling=sampling))
+            assert error_of(worker.read()) == "internal"
+        score = {"op": "score", "id": "s", "ids": [1, 2, 3], "start": 1, "sampling": GREEDY}
+        assert error_of(worker.ask(score)) == "internal"
+        save_file(target_weights(config), path / "model.safetensors")
+        assert worker.ask(load(path))["op"] == "ready"
+        assert worker.ask(generate())["op"] == "done"
+
+
+@pytest.mark.parametrize("when", ["before load", "idle", "in a request", "in a line"])
+def test_end_of_input(when, paths):
+    """The end of the input ends the worker with status 0, quickly and quietly, whatever it is doing."""
+    with Worker() as worker:
+        if when != "before load":
+            worker.ask(load(*paths))
+        if when == "in a request":
+            worker.send(generate(max_tokens=90))
+            worker.read()
+        if when == "in a line":
+            worker.write(b'{"v": 1, "op": ')
+        worker.close_input()
+        status, output, errors = worker.wait()
+
+    assert (status, output, errors) == (0, b"", b"")
+
+
+def test_last_line_without_a_newline(paths):
+    """What stands before the end of the input is still a line."""
+    with Worker() as worker:
+        worker.write(json.dumps({"v": 1, "op": "shutdown"}).encode())
+        worker.close_input()
+        assert worker.read() == {"v": 1, "op": "ok", "to": "shutdown"}
+        assert worker.wait() == (0, b"", b"")
+
+
+def test_client_that_goes_away(paths):
+    """A closed reply pipe ends the worker without a word."""
+    with Worker() as worker:
+        worker.ask(load(*paths))
+        os.close(worker.source)
+        worker.source = os.dup(worker.out)
+        worker.send(generate(max_tokens=90))
+        status, output, errors = worker.wait()
+
+    assert (status, output, errors) == (0, b"", b"")
+
+
+def test_shutdown_with_the_input_open():
+    """`shutdown` ends the process while the client's end is still open, every time."""
+    for _ in range(5):
+        with Worker() as worker:
+            assert worker.ask({"op": "shutdown"})["op"] == "ok"
+            assert worker.wait() == (0, b"", b"")
+
+
+def test_kill(paths):
+    """A killed worker is dead, and a fresh one says the same."""
+    with Worker() as worker:
+        worker.ask(load(*paths))
+        expected = worker.ask(generate())
+        worker.send(generate(max_tokens=90))
+        worker.read()
+        worker.child.send_signal(signal.SIGKILL)
+        assert worker.wait()[0] == -signal.SIGKILL
+    with Worker() as worker:
+        worker.ask(load(*paths))
+        assert worker.ask(generate()) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "required"),
+        (["--in-fd", "x", "--out-fd", "4"], "invalid"),
+        (["--in-fd", "77", "--out-fd", "78"], "not open"),
+    ],
+)
+def test_command_line(arguments, words):
+    """Missing or closed descriptors are a usage error with status 2, not a traceback."""
+    command = [sys.executable, "-P", "-m", "stock.worker", *arguments]
+    ran = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 2
+    assert words in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_system_whose_options_clash(tmp_path):
+    """A system that declares an option twice says so in the protocol, instead of a hello."""
+    prelude = "import stock.options as o; real = o.declared; from pathlib import Path\n"
+    prelude += f"o._ROOT = Path({str(tmp_path)!r}); o.declared = lambda folder=o._ROOT: real(folder)"
+    for owner in ("one", "two"):
+        (tmp_path / f"{owner}.toml").write_text('[width]\ntype = "int"\ndefault = 1\nmeaning = "x"\n')
+    with Worker(prelude, hello=False) as worker:
+        reply = worker.read()
+        assert error_of(reply) == "bad_option"
+        assert "'width'" in reply["message"]
+        assert worker.wait()[0] == 0
+
+
+def test_hello_is_quick():
+    """`hello` does not wait for torch: less than a second of processor time from start to end."""
+    before = os.times().children_user
+    with Worker() as worker:
+        worker.close_input()
+        worker.wait()
+    assert os.times().children_user - before < 1.0
