@@ -32,7 +32,7 @@ def paths(tmp_path_factory):
 def shared(paths):
     """One loaded worker for all tests that leave it as it was."""
     with Worker() as worker:
-        assert worker.ask(load(*paths))["op"] == "ready"
+        worker.ready = worker.ask(load(*paths))
         yield worker
 
 
@@ -68,10 +68,9 @@ def test_hello(shared):
     assert {entry["owner"] for entry in shared.hello["options"].values()} == {"stock"}
 
 
-def test_ready(paths):
+def test_ready(shared, paths):
     """`ready` says what was loaded; bytes are weights and the first request's caches."""
-    with Worker() as worker:
-        ready = worker.ask(load(*paths))
+    ready = shared.ready
     engine = load_engine(*paths, context=96)
     engine.warm_up()
 
@@ -486,13 +485,12 @@ def test_weights_that_give_no_numbers(tmp_path):
         assert worker.ask(generate())["op"] == "done"
 
 
-@pytest.mark.parametrize("when", ["before load", "idle", "in a request", "in a line"])
+@pytest.mark.parametrize("when", ["idle", "in a request", "in a line"])
 def test_end_of_input(when, paths):
     """The end of the input ends the worker with status 0, quickly and quietly, whatever it is doing."""
     with Worker() as worker:
-        if when != "before load":
-            worker.ask(load(*paths))
         if when == "in a request":
+            worker.ask(load(*paths))
             worker.send(generate(max_tokens=90))
             worker.read()
         if when == "in a line":
@@ -512,13 +510,12 @@ def test_last_line_without_a_newline(paths):
         assert worker.wait() == (0, b"", b"")
 
 
-def test_client_that_goes_away(paths):
+def test_client_that_goes_away():
     """A closed reply pipe ends the worker without a word."""
     with Worker() as worker:
-        worker.ask(load(*paths))
         os.close(worker.source)
         worker.source = os.dup(worker.out)
-        worker.send(generate(max_tokens=90))
+        worker.send(generate())
         status, output, errors = worker.wait()
 
     assert (status, output, errors) == (0, b"", b"")
