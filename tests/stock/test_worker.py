@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -407,6 +408,42 @@ def test_prepare(paths, tmp_path):
     assert prepared["files"] == 2
     assert prepared["bytes"] == 3
     assert prepared["digest"] == hashlib.sha256(listing.encode()).hexdigest()
+
+
+SCALED = """
+import torch
+from stock.linear.dense import Dense
+
+def prepare(target, options, folder):
+    torch.save({name: weight * options["gain"] for name, weight in target.weights.items()}, folder / "scaled.pt")
+
+def build(target, options, prepared):
+    return Dense(torch.load(prepared / "scaled.pt") if prepared else target.weights)
+"""
+
+
+def test_a_system_with_an_added_module(paths, tmp_path):
+    """Files alone add a seam value and an option; `prepare` runs the module and `load` hands it what it wrote."""
+    system, folder = tmp_path / "system", tmp_path / "prepared"
+    folder.mkdir()
+    shutil.copytree(ROOT / "stock", system / "stock", ignore=shutil.ignore_patterns("__pycache__"))
+    (system / "stock" / "linear" / "scaled.py").write_text(SCALED)
+    option = '[gain]\ntype = "float"\nrange = [0, 4]\ndefault = 1.0\nmeaning = "factor of every weight"\n'
+    (system / "stock" / "options" / "scaled.toml").write_text(option)
+
+    with Worker(system=system) as worker:
+        assert worker.hello["options"]["linear"]["values"] == ["dense", "scaled"]
+        assert worker.hello["options"]["gain"]["owner"] == "scaled"
+        line = load(*paths, linear="scaled", gain=2)
+        assert worker.ask({**line, "op": "prepare", "dir": str(folder)})["files"] == 1
+        assert worker.wait()[0] == 0
+    with Worker(system=system) as worker:
+        worker.ask(load(*paths))
+        plain = worker.ask(generate())
+        worker.ask(load(*paths, linear="scaled"))
+        assert worker.ask(generate()) == plain
+        worker.ask({**line, "prepared": str(folder)})
+        assert worker.ask(generate())["logits_sha256"] != plain["logits_sha256"]
 
 
 PRINTS = """
