@@ -48,7 +48,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--repeats", type=int, default=2, help="passes over the requests; the faster one of each counts")
+    parser.add_argument("--repeats", type=int, default=2, help="passes; the faster one of each request counts")
     parser.add_argument("--ar-floor", type=float, default=0.0, help="least share of the copy rate that AR must reach")
     return parser.parse_args()
 
@@ -106,7 +106,7 @@ def options_of(setting: str) -> dict[str, Any]:
         values = [int(value) for value in rest.split(":")]
         names = ("best_first_nodes", "best_first_positions", "best_first_width")
         return {"select": "best_first", **dict(zip(names, values, strict=False))}
-    return dict((name, json.loads(value)) for name, value in (item.split("=") for item in rest.split(",")))
+    return {name: json.loads(value) for name, value in (item.split("=") for item in rest.split(","))}
 
 
 def measure_setting(
@@ -127,7 +127,13 @@ def measure_setting(
     for request in requests:
         decode(engine, request, arguments.tokens)
     medians = {name: statistics.median(step[name] for step in phases) for name in phases[0]}
-    return {"setting": setting, "widen": arguments.widen, "jitter": arguments.jitter, "phases": medians, "answers": answers}
+    return {
+        "setting": setting,
+        "widen": arguments.widen,
+        "jitter": arguments.jitter,
+        "phases": medians,
+        "answers": answers,
+    }
 
 
 def decode(engine: Any, request: dict[str, Any], tokens: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.portable import check_contiguous, next_power_of_2, tl, triton
+from kernels.portable import check_tensors, next_power_of_2, tl, triton
 
 __all__ = ["accept", "accept_reference"]
 
@@ -56,7 +56,7 @@ def accept(
     holds the accepted nodes by depth and then repeats the last; `count` is their number, the anchor included;
     `next_token` is the target's choice after the last.
     """
-    check_contiguous(token, parent, choice)
+    check_tensors(token, parent, choice)
     (n,) = token.shape
     length = length or n
     path = torch.empty(length, dtype=torch.int32, device=token.device)

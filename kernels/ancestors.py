@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, check_contiguous, next_power_of_2, tl, triton
+from kernels.portable import cdiv, check_tensors, next_power_of_2, tl, triton
 
 __all__ = ["ancestors", "ancestors_reference"]
 
@@ -28,7 +28,7 @@ def ancestors(
     parent: Tensor,  # [n] int32 or int64, n <= 1024: parents before children; -1 for node 0 and for padding
 ) -> Tensor:
     """int64 [n, ceil(n / 64)]: bit j % 64 of word j // 64 of row i is set where j is i or an ancestor of i."""
-    check_contiguous(parent)
+    check_tensors(parent)
     (n,) = parent.shape
     words = torch.empty(n, cdiv(n, WORD), dtype=torch.int64, device=parent.device)
     block = max(16, next_power_of_2(n))

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels.portable import cdiv, check_contiguous, next_power_of_2, tl, triton
+from kernels.portable import cdiv, check_tensors, next_power_of_2, tl, triton
 
 __all__ = ["compact", "compact_reference"]
 
@@ -42,7 +42,7 @@ def compact(
 
     path[i] >= i, so a program first reads all that it moves and then writes; rows already in place cost nothing.
     """
-    check_contiguous(kv, start, path, count)
+    check_tensors(kv, start, path, count)
     layers, _, context, hkv, d = kv.shape
     block_m = next_power_of_2(path.shape[0])
     block_w = min(next_power_of_2(hkv * d), max(16, VALUES // block_m))

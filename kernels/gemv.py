@@ -1,8 +1,8 @@
 """One row through a linear layer: the memory-bound product of autoregressive decoding.
 
 A program owns `block_n` weight rows and walks K.  Its warps lie side by side along K, so the split of K happens
-inside the program and is summed in a fixed order: no second kernel, no workspace, no atomics.  The first weight
-tile is asked for before anything that depends on the previous kernel, and weights leave L2 first.
+inside the program and is summed in a fixed order: no second kernel, no workspace, no atomics.  Weights are read once
+and leave L2 first.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernels.portable import (
     cdiv,
-    check_contiguous,
+    check_tensors,
     f32,
     narrow,
     next_power_of_2,
@@ -23,10 +23,9 @@ from kernels.portable import (
     wide,
 )
 
-__all__ = ["CONFIGS", "Config", "default_config", "gemv", "gemv_reference"]
+__all__ = ["CONFIGS", "Config", "config_for", "default_config", "gemv", "gemv_reference"]
 
-SM_COUNT = 132  # the H200 that the defaults aim at; any other number of SMs is only slower, never wrong
-IN_FLIGHT_BYTES = 32 * 1024  # what an SM must have asked for to hide the latency of HBM
+MANY_ROWS = 16384  # from here on programs of 8 rows still come in many waves
 
 
 @dataclass(frozen=True)
@@ -37,19 +36,29 @@ class Config:
     block_k: int  # columns of a tile; 256 * num_warps gives each lane one 16-byte load a row
     num_warps: int
     num_stages: int = 1  # 1: the next tile waits in registers; more: that many tiles wait in shared memory
-    pdl: bool = False  # programmatic dependent launch: starts, and asks for weights, while its predecessor drains
 
 
-CONFIGS: dict[tuple[int, int], Config] = {}  # (n, k) -> the best measured; what is missing takes default_config
+# (n, k) -> the best of 32 on an H200 (docs/measurements); what is missing takes default_config.
+CONFIGS: dict[tuple[int, int], Config] = {
+    (4608, 4608): Config(4, 512, 2, 4),
+    (4608, 12288): Config(4, 512, 2, 3),
+    (7680, 4608): Config(16, 512, 2, 3),
+    (24576, 4608): Config(8, 512, 2, 4),
+    (49152, 4608): Config(8, 512, 2, 4),
+}
 
 
 def default_config(n: int, k: int) -> Config:
-    """Small programs, so that the last wave is short, and enough of them resident to fill the pipe to memory."""
-    block_n = 4 if n >= 4 * 8 * SM_COUNT else 2
-    resident = min(8, n / (block_n * SM_COUNT))
-    wanted = cdiv(IN_FLIGHT_BYTES, int(resident * block_n * 32 * 16) + 1)
-    num_warps = min(next_power_of_2(wanted), 8, max(1, next_power_of_2(k) // 512))
-    return Config(block_n, 256 * num_warps, num_warps)
+    """Within 6 % of the best at every shape measured; narrow rows, which no memory waits for, take one tile."""
+    if k < 2048:
+        warps = min(4, next_power_of_2(cdiv(k, 256)))
+        return Config(4, 256 * warps, warps)
+    return Config(8 if n >= MANY_ROWS else 4, 512, 2, 4)
+
+
+def config_for(n: int, k: int) -> Config:
+    """What `gemv` takes for a weight of [n, k] when it is given no config."""
+    return CONFIGS.get((n, k)) or default_config(n, k)
 
 
 @triton.jit
@@ -72,9 +81,10 @@ def _input(x_ptr, norm_ptr, rstd, k0, K: tl.constexpr, BLOCK_K: tl.constexpr, NO
 
 @triton.jit
 def _rstd(x_ptr, eps, K: tl.constexpr, BLOCK_K: tl.constexpr):
-    squares = tl.zeros([BLOCK_K], tl.float32)
-    for k0 in range(0, K, BLOCK_K):
-        x = _input(x_ptr, x_ptr, 1.0, k0, K, BLOCK_K, False)
+    WIDE: tl.constexpr = 4 * BLOCK_K  # four loads at once, since every program waits for this sum
+    squares = tl.zeros([WIDE], tl.float32)
+    for k0 in range(0, K, WIDE):
+        x = _input(x_ptr, x_ptr, 1.0, k0, K, WIDE, False)
         squares += x * x
     return tl.rsqrt(tl.sum(squares, 0) / K + eps)
 
@@ -97,7 +107,6 @@ def gemv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
-    PDL: tl.constexpr,
 ):
     # With SILU_MUL the rows of a tile are (gate j, up j, gate j + 1, ...); outputs are then half as many.
     HALVES: tl.constexpr = 2 if SILU_MUL else 1
@@ -105,10 +114,8 @@ def gemv_kernel(
     lane = tl.arange(0, BLOCK_N)
     out_row = tl.minimum(tl.program_id(0) * (BLOCK_N // HALVES) + lane // HALVES, OUT_N - 1)
     rows = out_row + lane % HALVES * OUT_N
-    tile = _tile(w_ptr, rows, 0, K, BLOCK_K)
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    if STAGES == 1:
+        tile = _tile(w_ptr, rows, 0, K, BLOCK_K)  # asked for before the norm's sum
     rstd = 1.0
     if NORM:
         rstd = _rstd(x_ptr, eps, K, BLOCK_K)
@@ -143,17 +150,19 @@ def gemv(
     eps: float = 0.0,
     residual: Tensor | None = None,  # [1, n], or [1, n / 2] with silu_mul
     silu_mul: bool = False,
-    config: Config | None = None,  # overrides CONFIGS and default_config
+    config: Config | None = None,  # overrides config_for(n, k)
 ) -> Tensor:
     """[1, n] (silu_mul: [1, n / 2]) of x's type: weight @ x + bias, gated, plus residual, in float32, rounded once.
 
     The norm's result is rounded to x's type as `rms_norm` rounds it.
     """
-    check_contiguous(x, weight, bias, norm, residual)
+    check_tensors(x, weight, bias, norm, residual)
     n, k = weight.shape
     if x.shape != (1, k):
         raise ValueError(f"gemv takes one row of {k} values, got {list(x.shape)}")
-    config = config or CONFIGS.get((n, k)) or default_config(n, k)
+    config = config or config_for(n, k)
+    if silu_mul and (n % 2 or config.block_n < 2):
+        raise ValueError(f"silu_mul pairs weight rows, got {n} rows in blocks of {config.block_n}")
     out_n = n // 2 if silu_mul else n
     y = x.new_empty(1, out_n)
     gemv_kernel[(cdiv(out_n, config.block_n // 2 if silu_mul else config.block_n),)](
@@ -173,9 +182,7 @@ def gemv(
         BLOCK_N=config.block_n,
         BLOCK_K=config.block_k,
         STAGES=config.num_stages,
-        PDL=config.pdl,
         num_warps=config.num_warps,
-        launch_pdl=config.pdl,
     )
     return y
 

@@ -11,7 +11,7 @@ from torch import Tensor
 __all__ = [
     "INTERPRET",
     "cdiv",
-    "check_contiguous",
+    "check_tensors",
     "dot",
     "f32",
     "key_id",
@@ -59,11 +59,13 @@ def cdiv(value: int, divisor: int) -> int:
     return -(-value // divisor)
 
 
-def check_contiguous(*tensors: Tensor | None) -> None:
-    """Refuses a tensor whose values do not lie side by side, where a kernel would read others."""
+def check_tensors(*tensors: Tensor | None) -> None:
+    """Refuses what a kernel would silently read wrongly: values that do not lie side by side, and float64."""
     for tensor in tensors:
         if tensor is not None and not tensor.is_contiguous():
             raise ValueError(f"a kernel takes contiguous tensors, got {list(tensor.shape)} with {tensor.stride()}")
+        if tensor is not None and tensor.dtype == torch.float64:
+            raise ValueError("a kernel computes in float32; its `_reference` twin takes float64")
 
 
 def next_power_of_2(value: int) -> int:

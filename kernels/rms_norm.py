@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.portable import check_contiguous, f32, narrow, next_power_of_2, normalised, rms_normed, tl, triton
+from kernels.portable import check_tensors, f32, narrow, next_power_of_2, normalised, rms_normed, tl, triton
 
 __all__ = ["rms_norm", "rms_norm_reference"]
 
@@ -26,7 +26,7 @@ def rms_norm(
     eps: float,
 ) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight, [n, d] of x's type: float32 inside, rounded before and after the product."""
-    check_contiguous(x, weight)
+    check_tensors(x, weight)
     n, d = x.shape
     y = torch.empty_like(x)
     block = next_power_of_2(d)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.portable import (
     cdiv,
-    check_contiguous,
+    check_tensors,
     f32,
     narrow,
     next_power_of_2,
@@ -116,7 +116,7 @@ def rope_append_kernel(
 
 
 def _launch(qkv, position, cos, sin, k_cache, v_cache, slot, q, q_norm, k_norm, eps, each):
-    check_contiguous(qkv, position, cos, sin, k_cache, v_cache, slot, q_norm, k_norm)
+    check_tensors(qkv, position, cos, sin, k_cache, v_cache, slot, q_norm, k_norm)
     context, hkv, d = k_cache.shape
     hq = 0 if q is None else q.shape[1]
     rope_append_kernel[(qkv.shape[0], cdiv(hq, HEADS) + 2 * cdiv(hkv, HEADS))](

@@ -8,7 +8,7 @@ draft tree it is drawn: Philox4x32-10 (Salmon et al., SC 2011), word 0, key = th
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, check_contiguous, f32, key_id, next_power_of_2, rank_key, tl, triton, wide
+from kernels.portable import cdiv, check_tensors, f32, key_id, next_power_of_2, rank_key, tl, triton, wide
 
 __all__ = ["gumbel_reference", "sample", "sample_reference"]
 
@@ -74,7 +74,7 @@ def sample(
 
     position, seed and temperature may have any stride: one value expanded to n serves all rows.
     """
-    check_contiguous(logits)
+    check_tensors(logits)
     n, v = logits.shape
     chunks = cdiv(v, CHUNK)
     keys = torch.empty(n, chunks, dtype=torch.int64, device=logits.device)

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.portable import cdiv, check_contiguous, f32, narrow, tl, triton, wide
+from kernels.portable import cdiv, check_tensors, f32, narrow, tl, triton, wide
 
 __all__ = ["silu_mul", "silu_mul_reference"]
 
@@ -23,7 +23,7 @@ def silu_mul(
     gate_up: Tensor,  # [n, 2i] bfloat16 or float32, contiguous: gate in the first half, up in the second
 ) -> Tensor:
     """silu(gate) * up, [n, i] of gate_up's type: float32 inside, rounded once."""
-    check_contiguous(gate_up)
+    check_tensors(gate_up)
     n, width = gate_up.shape
     y = gate_up.new_empty(n, width // 2)
     block = 1024

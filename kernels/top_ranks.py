@@ -7,7 +7,7 @@ A logit and its id are one int64 key, so the order (logit descending, id ascendi
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, check_contiguous, f32, key_id, key_score, next_power_of_2, rank_key, tl, triton, wide
+from kernels.portable import cdiv, check_tensors, f32, key_id, key_score, next_power_of_2, rank_key, tl, triton, wide
 
 __all__ = ["top_ranks", "top_ranks_reference"]
 
@@ -68,7 +68,7 @@ def top_ranks(
 
     In order of (logit descending, id ascending), exactly; log-probabilities are those of the full float32 softmax.
     """
-    check_contiguous(logits)
+    check_tensors(logits)
     n, v = logits.shape
     width = max(1024, next_power_of_2(cdiv(v, CHUNKS)))
     chunks = cdiv(v, width)

@@ -2,18 +2,17 @@
 
 Split-KV flash decoding.  The rows of an MMA are nodes x query heads of one KV head.  Split 0 attends to the tree, where
 ancestor words mask; splits 1 .. `splits` stride over fixed blocks of the context, so the grid does not depend on its
-length, and a row's result depends neither on the number of rows nor on what unseen slots hold.  A second kernel
-merges the splits in order.
+length.  What unseen slots hold, NaN included, cannot reach a row.  A second kernel merges the splits in order.
 """
 
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, check_contiguous, dot, f32, narrow, next_power_of_2, tl, triton, wide
+from kernels.portable import cdiv, check_tensors, dot, f32, narrow, next_power_of_2, tl, triton, wide
 
 __all__ = ["default_splits", "tree_attention", "tree_attention_reference"]
 
-WORD = 64  # nodes of an ancestor word, and keys of a block of the tree
+WORD = 64  # nodes of an ancestor word
 PROGRAMS = 264  # two programs for each SM of an H200
 LOG2_E = 1.4426950408889634
 
@@ -37,7 +36,7 @@ def _finite(x):
     return narrow(tl.where(tl.abs(f32(x)) < float("inf"), f32(x), 0.0), x.dtype)
 
 
-@triton.jit(do_not_specialize=["n", "context"])
+@triton.jit(do_not_specialize=["n", "context", "splits"])
 def tree_attention_kernel(
     q_ptr,
     k_ptr,
@@ -52,13 +51,14 @@ def tree_attention_kernel(
     window,
     n,
     context,
+    splits,
     HKV: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
-    SPLITS: tl.constexpr,
     WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
     WORD: tl.constexpr,
 ):
@@ -77,14 +77,14 @@ def tree_attention_kernel(
     k_ptr += head * D
     v_ptr += head * D
     if split == 0:
-        for word in range(words):
-            node = word * WORD + tl.arange(0, WORD)
+        for block in tl.range(0, tl.cdiv(n, BLOCK_T), num_stages=1):
+            node = block * BLOCK_T + tl.arange(0, BLOCK_T)
             there = (node < n) & (start + node < context)
             key = (start + node).to(tl.int64)[:, None] * (HKV * D) + dim[None, :]
             k = tl.load(k_ptr + key, mask=there[:, None] & inside[None, :], other=0.0)
             v = _finite(tl.load(v_ptr + key, mask=there[:, None] & inside[None, :], other=0.0))
-            bits = tl.load(ancestors_ptr + row * words + word, mask=live, other=0)
-            seen = ((bits[:, None] >> tl.arange(0, WORD)[None, :]) & 1 != 0) & there[None, :]
+            word = tl.load(ancestors_ptr + row * words + block * BLOCK_T // WORD, mask=live, other=0)
+            seen = ((word[:, None] >> (node % WORD)[None, :]) & 1 != 0) & there[None, :]
             if WINDOW:
                 place = tl.load(position_ptr + node, mask=there, other=0).to(tl.int32)
                 seen &= position[:, None] - place[None, :] < window
@@ -93,8 +93,8 @@ def tree_attention_kernel(
         first = 0
         if WINDOW:
             first = tl.maximum(tl.min(position, 0) - window + 1, 0) // BLOCK_N
-        mine = first + (split - 1 + SPLITS - first % SPLITS) % SPLITS
-        for block in range(mine, tl.cdiv(start, BLOCK_N), SPLITS):
+        mine = first + (split - 1 + splits - first % splits) % splits
+        for block in range(mine, tl.cdiv(start, BLOCK_N), splits):
             slot = block * BLOCK_N + tl.arange(0, BLOCK_N)
             there = slot < start
             key = slot.to(tl.int64)[:, None] * (HKV * D) + dim[None, :]
@@ -111,29 +111,29 @@ def tree_attention_kernel(
     tl.store(acc_ptr + out.to(tl.int64)[:, None] * D + dim[None, :], acc, mask=reached[:, None] & inside[None, :])
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "splits"])
 def merge_splits_kernel(
     top_ptr,
     total_ptr,
     acc_ptr,
     out_ptr,
     rows,
-    SPLITS: tl.constexpr,
+    splits,
     D: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     row, dim = tl.program_id(0), tl.arange(0, BLOCK_D)
     highest = float("-inf")
-    for first in range(0, SPLITS, BLOCK_S):
+    for first in range(0, splits, BLOCK_S):
         split = first + tl.arange(0, BLOCK_S)
-        top = tl.load(top_ptr + split * rows + row, mask=split < SPLITS, other=float("-inf"))
+        top = tl.load(top_ptr + split * rows + row, mask=split < splits, other=float("-inf"))
         highest = tl.maximum(highest, tl.max(top, 0))
     total = tl.zeros([BLOCK_S], tl.float32)
     acc = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
-    for first in range(0, SPLITS, BLOCK_S):
+    for first in range(0, splits, BLOCK_S):
         split = first + tl.arange(0, BLOCK_S)
-        top = tl.load(top_ptr + split * rows + row, mask=split < SPLITS, other=float("-inf"))
+        top = tl.load(top_ptr + split * rows + row, mask=split < splits, other=float("-inf"))
         reached = top > float("-inf")
         weight = tl.where(reached, tl.exp2(top - highest), 0.0)
         total += weight * tl.load(total_ptr + split * rows + row, mask=reached, other=0.0)
@@ -144,9 +144,9 @@ def merge_splits_kernel(
     tl.store(out_ptr + row * D + dim, narrow(y, out_ptr.dtype.element_ty), mask=dim < D)
 
 
-def default_splits(hkv: int, context: int, block_n: int) -> int:
-    """Splits of the context that fill the device at one row: a function of the cache alone, never of the rows."""
-    return max(1, min(PROGRAMS // hkv - 1, 127, cdiv(context, block_n)))
+def default_splits(heads: int, blocks: int) -> int:
+    """Splits of a context of at most `blocks` blocks that fill the device with `heads` x tiles of rows beside them."""
+    return max(1, min(PROGRAMS // heads - 1, 127, blocks))
 
 
 def tree_attention(
@@ -159,7 +159,7 @@ def tree_attention(
     scale: float,
     window: int | None = None,  # a row sees only keys less than this many positions before it
     position: Tensor | None = None,  # [n] int64 or int32, needed with a window; a context slot is its own position
-    splits: int | None = None,  # programs that share a head's context; part of the numeric contract
+    splits: int | None = None,  # programs that share a head's context: fixes the order of the sums
 ) -> Tensor:
     """softmax(q k^T scale) v over what each row sees, [n, hq d] of q's type; zeros where a row sees nothing.
 
@@ -168,17 +168,18 @@ def tree_attention(
     (n, hq, d), (context, hkv, _) = q.shape, k_cache.shape
     if window is not None and position is None:
         raise ValueError("a window needs the positions of the rows")
-    check_contiguous(q, k_cache, v_cache, ancestors, position)
-    members, block_d = n * (hq // hkv), next_power_of_2(d)
+    check_tensors(q, k_cache, v_cache, ancestors, position)
+    members, block_d = n * (hq // hkv), max(16, next_power_of_2(d))
     if q.dtype == torch.bfloat16:
-        block_m, block_n, warps, stages = min(64, max(16, next_power_of_2(members))), 8192 // block_d, 4, 2
+        block_m, block_n, warps, stages = min(64, max(16, next_power_of_2(members))), min(128, 8192 // block_d), 4, 2
     else:
         block_m, block_n, warps, stages = 16, 32, 8, 1
-    splits = splits or default_splits(hkv, context, block_n)
+    tiles = cdiv(members, block_m)
+    splits = splits or default_splits(hkv * tiles, cdiv(context, block_n))
     top, total = (torch.empty(splits + 1, n * hq, dtype=torch.float32, device=q.device) for _ in range(2))
     acc = torch.empty(splits + 1, n * hq, d, dtype=torch.float32, device=q.device)
     out = q.new_empty(n, hq * d)
-    tree_attention_kernel[(cdiv(members, block_m), hkv, splits + 1)](
+    tree_attention_kernel[(tiles, hkv, splits + 1)](
         q,
         k_cache,
         v_cache,
@@ -192,13 +193,14 @@ def tree_attention(
         window or 0,
         n,
         context,
+        splits,
         HKV=hkv,
         GROUP=hq // hkv,
         D=d,
-        SPLITS=splits,
         WINDOW=window is not None,
         BLOCK_M=block_m,
         BLOCK_N=block_n,
+        BLOCK_T=min(WORD, 4096 // block_d),
         BLOCK_D=block_d,
         WORD=WORD,
         num_warps=warps,
@@ -210,9 +212,9 @@ def tree_attention(
         acc,
         out,
         n * hq,
-        SPLITS=splits + 1,
+        splits + 1,
         D=d,
-        BLOCK_S=min(16, next_power_of_2(splits + 1)),
+        BLOCK_S=16,
         BLOCK_D=block_d,
         num_warps=1 if d <= 128 else 2,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["copy_shipped", "shipped_files", "shipped_root", "system_files"]
 
-SYSTEM_FOLDERS = ("stock", "kernels")
+SYSTEM_FOLDERS = ("stock", "kernels", "checks")
 SYSTEM_SUFFIXES = (".py", ".toml", ".md")
 SHIPPED_FOLDERS = (*SYSTEM_FOLDERS, "harness", "entries", "drafters")
 _NEVER = ("__pycache__",)

@@ -22,6 +22,7 @@ from stock.exact import PaddedLinear
 from stock.fields import Fields
 from stock.linear import Linear, Norm
 from stock.linear.dense import Dense
+from stock.ops import has_kernels
 from stock.ops.attention import KERNEL_ROWS, Heads, Layer, Rows, append_context, attend, attend_exact, visible_rows
 from stock.ops.rms_norm import rms_norm
 from stock.rope import Rope
@@ -184,7 +185,7 @@ class Drafter:
         return Norm(self.weights[name], self.config.eps)
 
     def _visible(self, parent: Tensor, full: bool) -> Tensor:
-        if parent.is_cuda and not self.exact:
+        if has_kernels(self.weights["norm"]) and not self.exact:
             words = visible_rows(parent)
             return words[-1:].expand(len(parent), -1).contiguous() if full else words
         seen = visible_rows(parent.cpu()).to(parent.device)

@@ -76,7 +76,7 @@ class Engine:
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.phases = Phases(system.device, system.options["graphs"] and not system.settings.exact)
+        self.phases = Phases(system.device, system.options["graphs"] and system.has_kernels)
         self.requests: list[Request] = []
         self.free: list[Context] = []
         self.counters = {"requests": 0, "steps": 0, "tokens": 0}

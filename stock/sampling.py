@@ -7,6 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stock.noise import gumbel, seed_tensor
+from stock.ops import has_kernels, wide
+from stock.ops.sample import sample
+from stock.ops.top_ranks import best_rank
 
 __all__ = ["Noise", "Sampling", "choose", "kept"]
 
@@ -64,17 +67,15 @@ class Noise:
 
 def choose(logits: Tensor, position: Tensor, sampling: Sampling, noise: Noise) -> Tensor:
     """The token int64 [n] that each row of logits [n, vocabulary] gives at its absolute position int64 [n]."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.greedy:
-        return wide.argmax(1)
-    if logits.is_cuda:
-        from kernels.sample import sample
-
+        return best_rank(logits)
+    scores = wide(logits)
+    if has_kernels(logits):
         if sampling.cuts:
-            wide = wide.masked_fill(~kept(wide, noise), float("-inf"))
-        count = len(wide)
-        return sample(wide, position, noise.seed.expand(count), noise.temperature.expand(count)).long()
-    return torch.cat([_choose_row(row, at, sampling, noise) for row, at in zip(wide.split(1), position, strict=True)])
+            scores = scores.masked_fill(~kept(scores, noise), float("-inf"))
+        return sample(scores, position, noise.seed, noise.temperature)
+    rows = zip(scores.split(1), position.split(1), strict=True)
+    return torch.cat([_choose_row(row, at, sampling, noise) for row, at in rows])
 
 
 def kept(logits: Tensor, noise: Noise) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from stock.cache import Cache
 from stock.noise import gumbel
+from stock.ops import wide
 from stock.prefill import run_chain
 from stock.sampling import Noise, Sampling, kept
 from stock.system import System
@@ -59,7 +60,7 @@ class Scorer:
 
 
 def _score_rows(logits: Tensor, position: Tensor, token: Tensor, sampling: Sampling, noise: Noise) -> Scores:
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = wide(logits)
     ids, given = torch.arange(logits.shape[1], device=logits.device), token[:, None]
     own = logits.gather(1, given)
     better = (logits > own) | ((logits == own) & (ids < given))

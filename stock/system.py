@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from stock.cache import Cache, MakeCache
 from stock.draft import Draft
 from stock.drafter import Drafter, load_drafter
 from stock.errors import EngineError
-from stock.exact import PAD, PaddedLinear, padded, rows_of
+from stock.exact import PaddedLinear
 from stock.head import Head, Product
-from stock.ops.rms_norm import rms_norm
+from stock.linear import Linear
+from stock.linear.dense import Dense, Float32Head
+from stock.ops import has_kernels
 from stock.options import SEAMS, resolve, seam_module
 from stock.schedule import Schedule
 from stock.select import Select
@@ -78,6 +79,11 @@ class System:
     def slots(self) -> int:
         """Cache rows of a sequence: a pass may write a whole tree behind the last committed row."""
         return self.context + self.limits.rows
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether passes go through kernels, which never wait for the device."""
+        return not self.settings.exact and has_kernels(self.target.weights["norm"])
 
     def new_cache(self) -> Cache:
         """An empty cache for the target."""
@@ -163,24 +169,8 @@ def _for_context(target: Target, context: int) -> Target:
 
 def _head_product(target: Target, settings: Settings) -> Product:
     """hidden [n, hidden] before the final norm -> logits [n, vocabulary], in the mode's way."""
-    norm, weight = target.norm("norm"), target.weights["head"]
-    product = _float32_product(weight) if settings.head == "fp32" else lambda x: x @ weight.t()
-
-    def fast(hidden: Tensor) -> Tensor:
-        return product(rms_norm(hidden, norm.weight, norm.eps))
-
-    def exact(hidden: Tensor) -> Tensor:
-        normed = torch.cat([rms_norm(row, norm.weight, norm.eps) for row in rows_of(hidden)])
-        return torch.cat([product(padded(piece))[: len(piece)] for piece in normed.split(PAD)])
-
-    return exact if settings.exact else fast
-
-
-def _float32_product(weight: Tensor) -> Product:
-    """Operands in the model's type, products exact, sums and results in float32."""
-    if weight.dtype != torch.bfloat16:
-        return lambda x: (x @ weight.t()).float()
-    if weight.is_cuda:
-        return lambda x: torch.mm(x, weight.t(), out_dtype=torch.float32)
-    wide = weight.float()
-    return lambda x: x.float() @ wide.t()
+    weights = {"head": target.weights["head"]}
+    plain: Linear = Float32Head(weights) if settings.head == "fp32" else Dense(weights)
+    linear = PaddedLinear(plain) if settings.exact else plain
+    norm = target.norm("norm")
+    return lambda hidden: linear("head", hidden, norm=norm)

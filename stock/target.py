@@ -72,7 +72,7 @@ class Target:
             middle = linear(name + "gate_up", hidden, norm=self.norm(name + "mlp_norm"), silu_mul=True)
             hidden = linear(name + "down", middle, residual=hidden)
             if layer in taps:
-                tapped[layer] = hidden[:, : self.tap_width]
+                tapped[layer] = hidden[:, : self.tap_width].clone()  # the next layer may add into `hidden`
         return hidden, torch.cat([tapped[layer] for layer in taps], 1) if taps else hidden[:, :0]
 
 

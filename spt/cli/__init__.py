@@ -1,6 +1,7 @@
 """The command line: parse, call, print.  One command a file, imported when it is used."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -32,6 +33,15 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader went away (`spt entry list | head`): not our fault, and nothing more to say.
+            # click would exit with 1; and what is still buffered must go somewhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
@@ -61,9 +71,9 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The `spt` command: errors become one line and a hint on standard error, and a documented exit code."""
     try:
-        cli.main(args=None if arguments is None else list(arguments), prog_name="spt", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        # Without standalone mode click returns the code of `ctx.exit`.
+        status = cli.main(args=None if arguments is None else list(arguments), prog_name="spt", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
@@ -75,7 +85,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if error.hint:
             click.echo(f"hint: {error.hint}", err=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader went away (`spt entry list | head`): not our fault, and nothing more to say.
-        sys.stderr.close()
-        sys.exit(0)

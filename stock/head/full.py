@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stock.head import Chosen, Head, MakeHead, Product, Wanted
+from stock.ops import wide
 from stock.sampling import Noise, Sampling, choose
 from stock.target import Target
 
@@ -31,6 +32,6 @@ def build(target: Target, options: Mapping[str, Any], prepared: Path | None) -> 
 
 def _logprob(logits: Tensor, token: Tensor) -> Tensor:
     """Row by row: the sum of a row must not depend on the number of rows."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    total = torch.cat([row.logsumexp(1) for row in wide.split(1)])
-    return (wide.gather(1, token[:, None])[:, 0] - total).float()
+    scores = wide(logits)
+    total = torch.cat([row.logsumexp(1) for row in scores.split(1)])
+    return (scores.gather(1, token[:, None])[:, 0] - total).float()

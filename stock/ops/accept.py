@@ -36,6 +36,6 @@ def accept(tree: DraftTree, choice: Tensor) -> Accepted:
     rows = [0]
     while (child := children.get((rows[-1], chosen[rows[-1]]))) is not None:
         rows.append(child)
-    count = len(rows)
-    path = torch.tensor(rows + [rows[-1]] * (tree.depth_limit + 1 - count), dtype=torch.int32)
-    return Accepted(path, torch.tensor([count], dtype=torch.int32), choice[path.long()])
+    padding = [rows[-1]] * (tree.depth_limit + 1 - len(rows))
+    path = torch.tensor(rows + padding, dtype=torch.int32)
+    return Accepted(path, torch.tensor([len(rows)], dtype=torch.int32), choice[path.long()])

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stock.ops import has_kernels, wide
 from stock.ops.rms_norm import rms_norm
 
 __all__ = ["KERNEL_ROWS", "Heads", "Layer", "Rows", "append_context", "attend", "attend_exact", "visible_rows"]
@@ -140,19 +141,11 @@ def append_context(kv: Tensor, heads: Heads, layer: Layer, position: Tensor, cou
 
     count: int32 [1], how many of the rows are real (None: all).
     """
-    if kv.is_cuda and len(kv) <= KERNEL_ROWS:
+    if has_kernels(kv) and len(kv) <= KERNEL_ROWS:
         from kernels.rope_append import rope_append_kv
 
-        rope_append_kv(
-            kv,
-            position,
-            heads.cos,
-            heads.sin,
-            *layer.cache,
-            _slots(position, count),
-            k_norm=layer.k_norm,
-            eps=heads.eps,
-        )
+        keys, values, slot = layer.cache[0], layer.cache[1], _slots(position, count)
+        rope_append_kv(kv, position, heads.cos, heads.sin, keys, values, slot, k_norm=layer.k_norm, eps=heads.eps)
         return
     real = len(kv) if count is None else int(count)
     pieces = range(real) if exact else [slice(0, real)]
@@ -167,10 +160,28 @@ def _attend_kernels(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tens
     from kernels.rope_append import rope_append
     from kernels.tree_attention import tree_attention
 
-    norms = {"q_norm": layer.q_norm, "k_norm": layer.k_norm, "eps": heads.eps}
-    q = rope_append(qkv, rows.position, heads.cos, heads.sin, *layer.cache, rows.start, **norms)
+    keys, values = layer.cache[0], layer.cache[1]
+    q = rope_append(
+        qkv,
+        rows.position,
+        heads.cos,
+        heads.sin,
+        keys,
+        values,
+        rows.start,
+        q_norm=layer.q_norm,
+        k_norm=layer.k_norm,
+        eps=heads.eps,
+    )
     return tree_attention(
-        q, *layer.cache, rows.start, rows.visible, position=rows.position, scale=heads.dim**-0.5, window=layer.window
+        q,
+        keys,
+        values,
+        rows.start,
+        rows.visible,
+        position=rows.position,
+        scale=heads.dim**-0.5,
+        window=layer.window,
     )
 
 
@@ -195,9 +206,9 @@ def _norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 def _rotate(x: Tensor, heads: Heads, position: Tensor) -> Tensor:
     """Rotates x [n, h, dim] by its positions; the products are made in x's type, or float32 for narrower ones."""
-    wide = x if x.dtype == torch.float64 else x.float()
-    cos, sin = (table[position][:, None].to(wide.dtype) for table in (heads.cos, heads.sin))
-    first, second = wide.chunk(2, -1)
+    x_wide = wide(x)
+    cos, sin = (table[position][:, None].to(x_wide.dtype) for table in (heads.cos, heads.sin))
+    first, second = x_wide.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
 
 

@@ -2,12 +2,14 @@
 
 from torch import Tensor
 
+from stock.ops import has_kernels
+
 __all__ = ["compact"]
 
 
 def compact(cache: Tensor, start: Tensor, path: Tensor, count: Tensor) -> None:
     """cache [layers, 2, slots, heads, dim]: rows start + path[i] to start + i for i < count, in place."""
-    if cache.is_cuda:
+    if has_kernels(cache):
         from kernels.compact import compact as kernel
 
         kernel(cache, start, path, count)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from stock.ops import has_kernels, wide
+
 __all__ = ["rms_norm"]
 
 
@@ -11,10 +13,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     Summed in float32 (float64 for float64); the normalised value is rounded to x's type before the weight.
     """
-    if x.is_cuda and x.dim() == 2:
+    if has_kernels(x) and x.dim() == 2:
         from kernels.rms_norm import rms_norm as kernel
 
         return kernel(x, weight, eps)
-    wide = x if x.dtype == torch.float64 else x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (wide * scale).to(x.dtype) * weight
+    scale = torch.rsqrt(wide(x).square().mean(-1, keepdim=True) + eps)
+    return (wide(x) * scale).to(x.dtype) * weight

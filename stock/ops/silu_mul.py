@@ -3,12 +3,14 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from stock.ops import has_kernels
+
 __all__ = ["silu_mul"]
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up for gate_up [n, 2 * width]: gate is the first half."""
-    if gate_up.is_cuda:
+    if has_kernels(gate_up):
         from kernels.silu_mul import silu_mul as kernel
 
         return kernel(gate_up)

@@ -3,26 +3,41 @@
 import torch
 from torch import Tensor
 
-__all__ = ["top_ranks"]
+from stock.ops import has_kernels, wide
+
+__all__ = ["best_rank", "top_ranks"]
 
 
 def top_ranks(logits: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
-    """ids int64 and log-probabilities float32, both [n, ranks], of logits [n, vocabulary].
+    """ids int64 and log-probabilities float32, both [n, ranks], of logits [n, vocabulary]; at most all ids.
 
     Order: logit descending, id ascending.  Log-probabilities are those of a full softmax.
     """
-    if logits.is_cuda:
+    if has_kernels(logits):
         from kernels.top_ranks import top_ranks as kernel
 
         ids, logprobs = kernel(logits, ranks)
         return ids.long(), logprobs
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    total = torch.logsumexp(wide, 1, keepdim=True)
+    scores, ranks = wide(logits), min(ranks, logits.shape[1])
+    total = torch.logsumexp(scores, 1, keepdim=True)
     if ranks == 1:
-        best, ids = wide.max(1, keepdim=True)  # the lowest id on ties
+        best, ids = scores.max(1, keepdim=True)  # the lowest id on ties
         return ids, (best - total).float()
-    # topk orders ties at will; taking one more than asked shows whether a tie crosses the cut.
-    best, ids = wide.topk(min(ranks + 1, wide.shape[1]), 1)
-    if bool((best[:, 1:] == best[:, :-1]).any()):
-        best, ids = wide.sort(stable=True, dim=1, descending=True)
-    return ids[:, :ranks], (best[:, :ranks] - total).float()
+    # topk orders ties at will, and BF16 logits tie often: all that reach the last rank are sorted by (row, score, id).
+    floor = scores.topk(ranks, 1).values[:, -1:]
+    row, token = (scores >= floor).nonzero(as_tuple=True)
+    order = scores[row, token].sort(stable=True, descending=True).indices
+    order = order[row[order].sort(stable=True).indices]
+    counts = torch.bincount(row, minlength=len(scores))
+    first = counts.cumsum(0) - counts
+    ids = token[order[first[:, None] + torch.arange(ranks, device=token.device)]]
+    return ids, (scores.gather(1, ids) - total).float()
+
+
+def best_rank(logits: Tensor) -> Tensor:
+    """The id of the best logit of each row, int64 [n]; the lowest on ties."""
+    if has_kernels(logits):
+        from kernels.top_ranks import top_ranks as kernel
+
+        return kernel(logits, 1)[0][:, 0].long()
+    return wide(logits).argmax(1)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from stock.cache import Cache
 from stock.linear import Linear
+from stock.ops import has_kernels
 from stock.ops.attention import KERNEL_ROWS, Heads, Layer, Rows, attend, attend_exact, visible_rows
 from stock.target import Target
 from stock.tree import DraftTree
@@ -36,6 +37,7 @@ class TreeVerify:
     def __init__(self, target: Target, heads: Heads, linear: Linear, taps: Sequence[int], exact: bool) -> None:
         self.target, self.heads, self.linear, self.taps = target, heads, linear, taps
         self.attend = attend_exact if exact else attend
+        self.kernels = not exact and has_kernels(target.weights["norm"])
 
     def __call__(self, trees: Sequence[DraftTree], caches: Sequence[Cache]) -> list[Verified]:
         return [self._verify(tree, cache) for tree, cache in zip(trees, caches, strict=True)]
@@ -52,7 +54,7 @@ class TreeVerify:
 
     def _visible(self, tree: DraftTree) -> Tensor:
         count = len(tree.token)
-        if tree.token.is_cuda and count <= KERNEL_ROWS and self.attend is attend:
+        if self.kernels and count <= KERNEL_ROWS:
             return visible_rows(tree.parent)
         if tree.chain:
             return torch.ones(count, count, dtype=torch.bool, device=tree.token.device).tril_()

@@ -102,14 +102,15 @@ def rope(hq, hkv, d, dtype=BF16, norm=False):
 CASES = {
     "rms_norm": lambda: rms_norm(t(64, 4608), t(4608), 1e-5),
     "rms_norm float32": lambda: rms_norm(t(1, 5120, dtype=F32), t(5120, dtype=F32), 1e-5),
+    "silu_mul float32": lambda: silu_mul(t(64, 24576, dtype=F32)),
     "silu_mul": lambda: silu_mul(t(64, 24576)),
     "gemv out": lambda: gemv(t(1, 4608), t(4608, 4608), residual=t(1, 4608)),
     "gemv qkv": lambda: gemv(t(1, 4608), t(7680, 4608), norm=t(4608), bias=t(7680)),
     "gemv gate_up": lambda: gemv(t(1, 4608), t(24576, 4608), norm=t(4608), silu_mul=True),
+    "gemv wide rows": lambda: gemv(t(1, 4608), t(49152, 4608), norm=t(4608), config=Config(8, 1024, 4)),
     "gemv small": lambda: gemv(t(1, 1536), t(576, 1536), residual=t(1, 576)),
     "gemv float32": lambda: gemv(t(1, 896, dtype=F32), t(896, 896, dtype=F32)),
-    "gemv staged": lambda: gemv(t(1, 12288), t(4608, 12288), config=Config(4, 512, 2, 3)),
-    "gemv dependent": lambda: gemv(t(1, 4608), t(4608, 4608), config=Config(4, 512, 2, pdl=True)),
+    "gemv down": lambda: gemv(t(1, 12288), t(4608, 12288), residual=t(1, 4608)),
     "rope": lambda: rope(72, 24, 64),
     "rope norm": lambda: rope(32, 8, 128, norm=True),
     "rope float32": lambda: rope(9, 3, 80, dtype=F32, norm=True),
@@ -123,8 +124,12 @@ CASES = {
     "accept": lambda: [accept(t(n, dtype=I64), t(n, dtype=I32), t(n, dtype=I64)) for n in (1, 64, 1024)],
     "compact": lambda: compact(t(30, 2, 4096, 24, 64), t(1, dtype=I32), t(16, dtype=I32), t(1, dtype=I32)),
     "compact long": lambda: compact(t(30, 2, 4096, 24, 64), t(1, dtype=I32), t(1024, dtype=I32), t(1, dtype=I32)),
+    "compact float32": lambda: compact(
+        t(2, 2, 512, 3, 80, dtype=F32), t(1, dtype=I32), t(16, dtype=I32), t(1, dtype=I32)
+    ),
     "top_ranks 1": lambda: top_ranks(t(16, 49152), 1),
     "top_ranks 64": lambda: top_ranks(t(16, 262144, dtype=F32), 64),
+    "sample float32": lambda: sample(t(1, 151936, dtype=F32), t(1, dtype=I64), t(1, dtype=I64), t(1, dtype=F32)),
     "sample": lambda: sample(t(16, 49152), t(16, dtype=I64), t(16, dtype=I64), t(16, dtype=F32)),
 }
 

@@ -42,14 +42,13 @@ def test_shared_memory_fits(compiled):
 
 
 def test_weights_are_read_once_and_wide(compiled):
-    """gemv reads weights 16 bytes at a time with the evict-first policy, and stages go through asynchronous copies."""
+    """gemv reads weights 16 bytes at a time: through asynchronous copies where tiles are staged, else evict-first."""
     lines = {line["case"]: line for line in compiled if line["kernel"] == "gemv_kernel"}
-    for case, line in lines.items():
-        if case == "gemv staged":
-            assert line["cp.async.c"] > 0
-        else:
-            assert set(line["evict_first"]) == {"ld.global.L1::evict_first.L2::cache_hint.v4.b32"}
-    assert lines["gemv dependent"]["griddepcontrol"] == 2
+    staged = {case for case, line in lines.items() if line["cp.async.c"] > 0}
+    for case in lines.keys() - staged:
+        assert set(lines[case]["evict_first"]) == {"ld.global.L1::evict_first.L2::cache_hint.v4.b32"}
+
+    assert {"gemv out", "gemv qkv", "gemv gate_up", "gemv down"} <= staged
 
 
 def test_attention_uses_tensor_cores(compiled):

@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernels.gemv import CONFIGS, Config, default_config, gemv, gemv_reference
 
@@ -63,13 +65,22 @@ def test_more_rows_are_refused(randn):
         gemv(randn(2, 64), randn(4, 64))
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (576, 576), (576, 1536), (4608, 4608), (24576, 4608), (151936, 8192)])
+def test_gates_come_in_pairs(randn):
+    """silu_mul needs as many gate rows as up rows, and both in one program."""
+    x, weight = randn(1, 64), randn(4, 64)
+    with pytest.raises(ValueError, match="pairs weight rows"):
+        gemv(x, weight, silu_mul=True, config=Config(1, 256, 1))
+    with pytest.raises(ValueError, match="pairs weight rows"):
+        gemv(x, weight[:3], silu_mul=True)
+
+
+@given(st.integers(1, 300_000), st.integers(1, 30_000))
 def test_default_config_is_one_that_triton_takes(n, k):
-    """Defaults are powers of two, and a tile is no wider than the row needs."""
+    """Defaults are powers of two that serve silu_mul, and a tile is not twice as wide as the row."""
     config = default_config(n, k)
     for value in (config.block_n, config.block_k, config.num_warps):
         assert value >= 1 and value & (value - 1) == 0
-    assert config.block_k <= max(256, 2 * k)
+    assert config.block_n >= 2 and config.block_k < max(257, 2 * k)
 
 
 def test_table_entries_are_configs_of_their_shape():

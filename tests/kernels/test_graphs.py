@@ -6,7 +6,7 @@ import torch
 from kernels.accept import accept, accept_reference
 from kernels.ancestors import ancestors, ancestors_reference
 from kernels.compact import compact, compact_reference
-from kernels.gemv import Config, gemv, gemv_reference
+from kernels.gemv import gemv, gemv_reference
 from kernels.rms_norm import rms_norm, rms_norm_reference
 from kernels.rope_append import rope_append, rope_append_kv, rope_append_kv_reference, rope_append_reference
 from kernels.sample import sample, sample_reference
@@ -124,20 +124,19 @@ def test_verification_follows_choices(randn, device, replayed):
 
 
 def test_rows_follow_their_inputs(randn, device, replayed, agree):
-    """Norm, gate, products, ranks and samples read their inputs anew, with and without dependent launch."""
+    """Norm, gate, products, ranks and samples read their inputs anew."""
     x, gate_up, logits = randn(1, 576, dtype=torch.bfloat16), randn(4, 192, dtype=torch.bfloat16), randn(4, 5000)
     weight, norm = randn(1152, 576, dtype=torch.bfloat16, scale=0.04), randn(576, dtype=torch.bfloat16)
     position, seed = torch.arange(4, device=device), torch.arange(4, device=device)
     heat = torch.ones(4, device=device)
-    dependent = Config(4, 256, 1, pdl=True)
 
     def call():
-        y = gemv(x, weight, norm=norm, eps=1e-5, config=dependent)
+        y = gemv(x, weight, norm=norm, eps=1e-5)
         return (
             rms_norm(x, norm, 1e-5),
             silu_mul(gate_up),
             y,
-            gemv(y[:, :576], weight, config=dependent),
+            gemv(y[:, :576], weight),
             *top_ranks(logits, 8),
             sample(logits, position, seed, heat),
         )

@@ -1,5 +1,7 @@
 """portable: the same numbers under the interpreter and on a device, and an import that needs no triton."""
 
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,10 +110,23 @@ def test_keys_order_scores_then_ids(device):
     assert torch.equal(score_back, score) and torch.equal(id_back, ids)
 
 
-def test_strided_tensors_are_refused(randn):
-    """A tensor whose values do not lie side by side is an error, never read as if they did."""
+def test_what_would_be_read_wrongly_is_refused(randn):
+    """Values that do not lie side by side, and float64, are errors: never other numbers, never fewer digits."""
     with pytest.raises(ValueError, match=r"contiguous tensors, got \[4, 2\] with \(1, 4\)"):
         silu_mul(randn(2, 4).T)
+    with pytest.raises(ValueError, match="computes in float32"):
+        silu_mul(randn(2, 4, dtype=torch.float64))
+
+
+def test_every_op_has_a_twin_and_stands_alone():
+    """kernels/<op>.py exports <op> and <op>_reference, and imports of ours nothing but kernels.portable."""
+    files = [path for path in (ROOT / "kernels").glob("*.py") if path.stem not in ("__init__", "portable")]
+    assert len(files) == 10
+    for path in files:
+        module = importlib.import_module(f"kernels.{path.stem}")
+        assert {path.stem, f"{path.stem}_reference"} <= set(module.__all__)
+        imports = re.findall(r"^(?:from|import) ([\w.]+)", path.read_text(), re.MULTILINE)
+        assert set(imports) <= {"dataclasses", "torch", "torch.nn.functional", "kernels.portable"}
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4))

@@ -17,6 +17,7 @@ SHAPES = [
     (65, 1, 1, 96, 70),
     (3, 8, 4, 128, 64),
     (4, 2, 1, 256, 33),
+    (70, 1, 1, 8, 3),
 ]
 
 
@@ -114,11 +115,11 @@ def test_a_window_without_positions_is_an_error(case):
         tree_attention(**call, window=4)
 
 
-@pytest.mark.parametrize("hkv", [1, 2, 3, 8, 24, 400])
-def test_default_splits_depend_on_the_cache_alone(hkv):
-    """The default fills the device and never exceeds what the cache holds."""
-    assert 1 <= default_splits(hkv, 4096, 128) <= 32
-    assert default_splits(hkv, 1, 128) == 1
+@pytest.mark.parametrize("heads", [1, 2, 3, 8, 24, 400])
+def test_default_splits_fill_the_device_once(heads):
+    """The default starts at most two programs an SM, and never more splits than the cache has blocks."""
+    assert 1 <= default_splits(heads, 32) <= 32 and default_splits(heads, 1) == 1
+    assert heads > 132 or heads * (default_splits(heads, 1000) + 1) <= 264
 
 
 @pytest.mark.device

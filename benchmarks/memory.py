@@ -1,0 +1,274 @@
+"""Composing a memory against git's own ways to replay patches, in one run, on the same machine and disk.
+
+A synthetic memory: a stock of 300 files in 72 folders, entries that each add three files and edit one (entries add
+files and change few lines, or stock lacks a seam), with up to 12 entries below each.  All of them are applied to a
+commit beside stock, by `spt`, by one `git cherry-pick A..B` and by one `git am`, each on a fresh copy of the
+repository, working tree included; the trees must come out equal.  Then every entry is verified: recomposed from its
+requirements, and its records held against it.
+
+    python -m benchmarks.memory [--entries 140 500 2000] [--runs 5] [--disk FOLDER]
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from spt.application import Request, run
+from spt.apply import apply
+from spt.entry import Card
+from spt.git.objects import FILE, State
+from spt.git.store import Store
+from spt.git.tree import Delta, Row
+from spt.initialise import init_stock
+from spt.memory import Memory
+from spt.verify import recompose, verify
+
+Seconds: TypeAlias = dict[str, list[float]]
+
+FILES, FOLDERS, LINES = 300, 72, 240
+MOST_BELOW = 12
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    **{
+        f"GIT_{who}_{what}": text for who in ("AUTHOR", "COMMITTER") for what, text in (("NAME", "a"), ("EMAIL", "a@b"))
+    },
+    "GIT_AUTHOR_DATE": "2026-01-02T03:04:05Z",
+    "GIT_COMMITTER_DATE": "2026-01-02T03:04:05Z",
+}
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, check=True)
+    return done.stdout.decode()
+
+
+def stock_path(number: int) -> str:
+    return f"part{number % FOLDERS:02d}/file{number:03d}.py"
+
+
+def build(folder: Path, count: int, seed: int = 1) -> None:
+    """A repository with a synthetic memory of `count` entries, and a commit `beside` stock to replay them onto."""
+    git(folder.parent, "init", "-q", "-b", "main", str(folder))
+    for number in range(FILES):
+        path = folder / stock_path(number)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"value_{line} = {number * line}\n" for line in range(LINES)))
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "stock")
+    init_stock(folder, "main")
+    store = Store.find(folder)
+    with store.locked():
+        add_entries(Memory.of(store), count, random.Random(seed))
+        store.publish("benchmark")
+    (folder / "beside.txt").write_text("something else changed\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "beside")
+    git(folder, "branch", "beside")
+    run(folder, Request(tuple(sorted(Memory.open(folder).entries)), onto="main~1", branch="chain"))
+    git(folder, "gc", "-q")
+
+
+def add_entries(memory: Memory, count: int, rng: random.Random) -> None:
+    slots: Counter[int] = Counter()
+    names: list[str] = []
+    for number in range(count):
+        name = f"entry-{number:05d}"
+        requires = drawn_requirements(memory, names, rng)
+        card = Card(card_record(name, requires))
+        composition = memory.composition()
+        below = composition.closed(requires)
+        rows = []
+        for part in range(3):
+            text = "".join(f"# {name}, part {part}, line {line}\n" for line in range(60))
+            path = f"part{(number + 24 * part) % FOLDERS:02d}/{name}.py"
+            rows.append(Row(path, None, State(FILE, memory.objects.add_blob(text.encode()))))
+        file = rng.randrange(FILES)
+        old = composition.value(below, stock_path(file))
+        assert old is not None
+        lines = memory.objects.blob(old.oid).splitlines(keepends=True)
+        # Slots keep a line between entries that do not require one another, whatever stands above them.
+        lines[4 * slots[file]] = f"{name} = {file}\n".encode()
+        slots[file] += 1
+        rows.append(Row(stock_path(file), old, State(FILE, memory.objects.add_blob(b"".join(lines)))))
+        record = {"entry.yaml": json.dumps(card.data, indent=1).encode()}
+        memory.stage_entry(card, Delta(tuple(sorted(rows))), composition.tree(below), record)
+        names.append(name)
+
+
+def drawn_requirements(memory: Memory, names: list[str], rng: random.Random) -> list[str]:
+    chosen: list[str] = []
+    closures = memory.composition().closures
+    for name in rng.sample(names[-200:], min(len(names), rng.randrange(4))):
+        if len(frozenset().union(*(closures[one] for one in (*chosen, name)))) <= MOST_BELOW:
+            chosen.append(name)
+    return chosen
+
+
+def card_record(name: str, requires: list[str]) -> dict[str, object]:
+    return {
+        "spt": "1",
+        "name": name,
+        "title": name,
+        "summary": "A synthetic entry with a summary of one sentence.",
+        "mechanism": "It adds three files and edits a line, which is what most entries do. " * 4,
+        "requires": {"entries": sorted(requires)},
+        "contract": {"kind": "bitwise", "invariants": ["nothing but the lines named changes"]},
+        "commit": {"author": "A U Thor <author@example.com>", "date": "2026-01-02T03:04:05Z", "subject": name},
+    }
+
+
+# What is timed.  Each works on its own fresh copy of the repository, whose writes have reached the disk.
+
+
+def spt_branch(folder: Path, names: tuple[str, ...]) -> str:
+    run(folder, Request(names, branch="applied"))
+    return "applied"
+
+
+def spt_here(folder: Path, names: tuple[str, ...]) -> str:
+    run(folder, Request(names))
+    return "HEAD"
+
+
+def git_cherry_pick(folder: Path, names: tuple[str, ...]) -> str:
+    git(folder, "cherry-pick", "main~1..chain")
+    return "HEAD"
+
+
+def git_am(folder: Path, names: tuple[str, ...]) -> str:
+    git(folder, "am", "-q", "--keep-cr", str(folder.parent / "series.mbox"))
+    return "HEAD"
+
+
+OURS = {"spt apply --branch": spt_branch, "spt apply (files too)": spt_here}
+CHERRY_PICK = "git cherry-pick A..B (files too)"
+THEIRS = {CHERRY_PICK: git_cherry_pick, "git am (files too)": git_am}
+
+
+def timed_replays(folder: Path, runs: int, ways: Mapping[str, Callable[[Path, tuple[str, ...]], str]]) -> Seconds:
+    """Seconds of each way to replay all entries; all must end in one tree."""
+    names = tuple(sorted(Memory.open(folder).entries))
+    series = git(folder, "format-patch", "--stdout", "--binary", "--full-index", "main~1..chain")
+    (folder.parent / "series.mbox").write_text(series)
+    seconds_s: Seconds = {word: [] for word in ways}
+    trees = set()
+    for _ in range(runs):
+        for word, action in ways.items():
+            copy = folder.with_name("copy")
+            shutil.copytree(folder, copy)
+            git(copy, "update-index", "-q", "--refresh")
+            os.sync()
+            started_s = time.perf_counter()
+            tip = action(copy, names)
+            seconds_s[word].append(time.perf_counter() - started_s)
+            trees.add(git(copy, "rev-parse", f"{tip}^{{tree}}"))
+            shutil.rmtree(copy)
+    assert len(trees) == 1, "the ways to replay do not agree"
+    return seconds_s
+
+
+def timed_verify(folder: Path, runs: int) -> Seconds:
+    seconds_s: Seconds = {"spt verify --all, cards read anew": [], "spt verify --all": []}
+    for _ in range(runs):
+        shutil.rmtree(folder / ".git" / "spt" / "cache", ignore_errors=True)
+        for word in seconds_s:
+            started_s = time.perf_counter()
+            memory = Memory.open(folder)
+            reports = [verify(memory, name) for name in memory.entries]
+            memory.cards.save()
+            seconds_s[word].append(time.perf_counter() - started_s)
+            bad = [report for report in reports if report.recompose.state != "ok" or report.record.state != "ok"]
+            assert not bad, bad[0]
+    return seconds_s
+
+
+def timed_both(folder: Path, runs: int) -> list[float]:
+    """Verify and apply of everything in one quarantine: the second finds the trees of the first."""
+    seconds_s = []
+    for _ in range(runs):
+        started_s = time.perf_counter()
+        memory = Memory.open(folder)
+        for name, entry in memory.entries.items():
+            assert recompose(memory, entry).state == "ok", name
+        apply(memory, memory.entries, memory.store.resolve("beside"))
+        seconds_s.append(time.perf_counter() - started_s)
+    return seconds_s
+
+
+def own_peak_mib() -> float:
+    """Peak resident memory of this process; what `getrusage` says would be the parent's after a fork."""
+    rows = dict(row.split(":", 1) for row in Path("/proc/self/status").read_text().splitlines())
+    return int(rows["VmHWM"].split()[0]) / 1024
+
+
+def peak_mib(folder: Path) -> tuple[float, float]:
+    """(peak resident memory of a fresh process that verifies and applies everything, of one that only opens), MiB."""
+    script = (
+        "import sys; from pathlib import Path; from benchmarks import memory as m\n"
+        "folder = Path(sys.argv[1]); m.Memory.open(folder)\n"
+        "if sys.argv[2] == 'all': m.timed_both(folder, 1)\n"
+        "print(m.own_peak_mib())"
+    )
+    found = []
+    for what in ("all", "open"):
+        done = subprocess.run([sys.executable, "-c", script, str(folder), what], capture_output=True, check=True)
+        found.append(float(done.stdout))
+    return found[0], found[1]
+
+
+def line(word: str, seconds_s: list[float], count: int, base_s: float | None) -> str:
+    median_s = statistics.median(seconds_s)
+    ratio = "" if base_s is None else f"{base_s / median_s:6.1f}x cherry-pick"
+    spread = f"{min(seconds_s) * 1e3:.0f} to {max(seconds_s) * 1e3:.0f}"
+    return f"  {word:<40}{median_s * 1e3:9.1f} ms  ({spread}){median_s / count * 1e6:9.0f} us an entry {ratio}"
+
+
+def measure(home: Path, count: int, runs: int) -> None:
+    """Prints the figures of one size on one disk; git replays only where that takes seconds, not minutes."""
+    with tempfile.TemporaryDirectory(dir=home) as scratch:
+        folder = Path(scratch) / "memory"
+        build(folder, count)
+        replays = timed_replays(folder, runs, OURS | THEIRS if count <= 500 else OURS)
+        base_s = statistics.median(replays[CHERRY_PICK]) if CHERRY_PICK in replays else None
+        print(f"{count} entries in {home} ({disk_of(home)}), median of {runs} (fastest to slowest)")
+        for word, seconds_s in {**replays, **timed_verify(folder, runs)}.items():
+            print(line(word, seconds_s, count, base_s))
+        print(line("verify, then compose in one quarantine", timed_both(folder, runs), count, base_s))
+        peak, opened = peak_mib(folder)
+        print(f"  peak resident memory {peak:.0f} MiB, of which {opened:.0f} MiB to open the repository", flush=True)
+
+
+def disk_of(folder: Path) -> str:
+    """The type of the file system that a folder lies on."""
+    rows = [row.split() for row in Path("/proc/mounts").read_text().splitlines()]
+    fits = [(len(row[1]), row[2]) for row in rows if folder.resolve().is_relative_to(row[1])]
+    return max(fits)[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--entries", type=int, nargs="+", default=[140, 500, 2000])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--disk", type=Path, nargs="+", default=[Path("/dev/shm"), Path(tempfile.gettempdir())])
+    chosen = parser.parse_args()
+    print(f"{git(Path(), '--version').strip()}, Python {sys.version.split()[0]}, {os.cpu_count()} CPUs")
+    for home in chosen.disk:
+        for count in chosen.entries:
+            measure(home, count, chosen.runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The judge's commands: `python -m harness run --job JOB.json --out DIR` (docs/harness.md)."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.run import run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    chosen = _parser().parse_args(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _end)
+    try:
+        counts = run(chosen.job, chosen.out, chosen.max_minutes, _emit if chosen.stream else lambda event: None)
+        if not chosen.stream:
+            tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
+            print(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
+        sys.stdout.flush()
+    except HarnessError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader went away; at exit Python would try to write what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _end(number: int, frame: object) -> None:
+    """Ends by an exception instead of on the spot, so that the engine goes with us."""
+    sys.exit(143)
+
+
+def _emit(event: dict[str, Any]) -> None:
+    print(json.dumps(event), flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m harness", description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("run", help="answer the requests of a job with its arm 'a'", allow_abbrev=False)
+    command.add_argument("--job", type=Path, required=True, metavar="JOB.json")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where answers.jsonl lies or will lie")
+    command.add_argument("--max-minutes", type=float, metavar="M", help="stop after so long, and go on another time")
+    command.add_argument("--stream", action="store_true", help="JSON lines on standard output as text arrives")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

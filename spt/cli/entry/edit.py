@@ -1,0 +1,30 @@
+"""spt entry edit"""
+
+from pathlib import Path
+
+import click
+
+from spt.cli.output import data, say
+
+
+@click.command()
+@click.argument("name")
+def edit(name: str) -> None:
+    """Open an entry in a worktree
+
+    The worktree stands on the entry's requirements and the stock of now; `git diff HEAD` there shows what the entry
+    does.  Where stock changed the same lines, the files hold conflict markers.  `spt entry export NAME` writes it back.
+
+    \b
+    Example:
+      cd $(spt entry edit w12-linear)
+    """
+    from spt.home import find_home
+
+    opened = find_home(Path()).open(name)
+    if opened.was_open:
+        say(f"{name} is open already, and left as it is")
+    for path in opened.conflicts:
+        say(f"conflict: {path}")
+    say(f"`spt entry export {name}` writes it back")
+    data(str(opened.folder))

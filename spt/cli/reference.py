@@ -1,0 +1,37 @@
+"""docs/cli.md, made from the commands' own help: `python -m spt.cli.reference > docs/cli.md`."""
+
+from collections.abc import Iterator
+
+import click
+
+from spt.cli import LazyGroup, cli
+
+__all__ = ["reference"]
+
+_HEAD = """# Commands
+
+Made from `--help` by `python -m spt.cli.reference`; a test holds it.
+Data goes to standard output, talk to standard error; docs/memory.md lists the exit codes.
+"""
+_WIDTH = 100
+
+
+def reference() -> str:
+    """The reference page, in Markdown: a section a command, in the order of the groups' own lists."""
+    sections = [f"## {name}\n\n```\n{text}\n```\n" for name, text in _pages(cli, click.Context(cli, info_name="spt"))]
+    return "\n".join([_HEAD, *sections])
+
+
+def _pages(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    formatter = click.HelpFormatter(width=_WIDTH)
+    command.format_help(context, formatter)
+    yield context.command_path, formatter.getvalue().rstrip()
+    if isinstance(command, LazyGroup):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _pages(inner, click.Context(inner, info_name=name, parent=context))
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,83 @@
+"""Evidence in words: is it of the entry as it is now, and is its figure a raw ratio or a speedup?
+
+A speedup is a ratio with a passing forcing verdict, and there is no way to make one of anything else.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from spt.formats import read_jsonl
+from spt.memory import Memory
+from spt.source import lines_of
+
+__all__ = ["CARRIED", "CURRENT", "STALE", "Evidence", "RawRatio", "Speedup", "evidence_of"]
+
+CURRENT, CARRIED, STALE = "current", "carried", "stale"
+
+
+@dataclass(frozen=True)
+class RawRatio:
+    """Time before over time after, without a verdict that the tokens are stock's."""
+
+    value: float
+
+    def __str__(self) -> str:
+        return f"raw ratio {self.value:.2f}"
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Time before over time after, of tokens that forcing accepted."""
+
+    value: float
+
+    def __str__(self) -> str:
+        return f"speedup {self.value:.2f}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One line of evidence: where it stands, its figure, and the line itself."""
+
+    state: str
+    ratio: RawRatio | Speedup | None
+    file: str
+    line: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """raw (the author's figures) or judged (a verdict of the harness)."""
+        return str(self.line["evidence"])
+
+
+def evidence_of(memory: Memory, name: str) -> list[Evidence]:
+    """All evidence of an entry, in file order."""
+    found = []
+    for path, data in sorted(memory.records(name).items()):
+        if path.startswith("evidence/") and path.endswith(".jsonl") and path.count("/") == 1:
+            for line in read_jsonl(data, f"{name}/{path}", "evidence"):
+                found.append(Evidence(_state(memory, name, line), _ratio(line), path, line))
+    return found
+
+
+def _state(memory: Memory, name: str, line: dict[str, Any]) -> str:
+    entry = memory.entry(name)
+    if line["delta_id"] != entry.delta.id:
+        return STALE
+    same_stock = line["stock_tree"] == memory.stock == entry.stock
+    return CURRENT if same_stock and line["system_tree"] in _trees_of_now(memory, name) else CARRIED
+
+
+def _trees_of_now(memory: Memory, name: str) -> set[str]:
+    """Systems that hold the entry and that today's entries still make: its own, and sources with today's deltas."""
+    now = {f"{one}@{entry.delta.id}" for one, entry in memory.entries.items()}
+    sources = (line for line in lines_of(memory, name) if set(line["entries"]) <= now)
+    return {memory.entry(name).patch.tree, *(line["tree"] for line in sources)}
+
+
+def _ratio(line: dict[str, Any]) -> RawRatio | Speedup | None:
+    if line["gain"] is None:
+        return None
+    forced = line["forcing"] is not None and line["forcing"].get("answer") == "accept"
+    value = 1 + float(line["gain"])
+    return Speedup(value) if line["evidence"] == "judged" and forced else RawRatio(value)

@@ -1,0 +1,197 @@
+"""Text in and out: strict YAML, JSON lines, and the schemas of `spt/schemas/`.
+
+YAML is read from events, never through a loader: no tag can make an object, no alias can explode, a key given
+twice is an error, and a scalar is the string that was written (`no`, `0123` and `12:30` stay themselves).
+Every error is one line that names the file and the place in it.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from importlib import resources
+from typing import Any
+
+from spt.errors import Usage
+
+__all__ = ["MAX_DEPTH", "MAX_YAML_BYTES", "canonical", "check", "read_json", "read_jsonl", "read_yaml", "write_jsonl"]
+
+MAX_YAML_BYTES = 64 * 1024
+MAX_DEPTH = 20
+
+
+def read_yaml(data: bytes, where: str) -> Any:
+    """The one document of `data`: mappings, lists and strings; a plain `null` or an empty value is None.
+
+    Raises Usage for anything else, in a message that starts with `where`.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    if len(data) > MAX_YAML_BYTES:
+        raise Usage(f"{where}: {len(data)} bytes are more than the {MAX_YAML_BYTES} that a YAML file may have")
+    try:
+        events = YAML(typ="safe", pure=True).parse(data.decode())
+        return _Reader(events, where).document()
+    except UnicodeDecodeError as error:
+        raise Usage(f"{where}: byte {error.start} is not UTF-8") from error
+    except YAMLError as error:
+        raise Usage(f"{where}: {_yaml_problem(error)}") from error
+
+
+def _yaml_problem(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
+    place = f"line {mark.line + 1}: " if mark is not None else ""
+    return f"{place}{' '.join(str(problem).split())}"
+
+
+class _Reader:
+    """Builds plain values from parser events and refuses what a record has no use for."""
+
+    def __init__(self, events: Iterator[Any], where: str) -> None:
+        self.events = iter(events)
+        self.where = where
+
+    def document(self) -> Any:
+        from ruamel.yaml import events as kinds
+
+        if isinstance(self._next(), kinds.StreamStartEvent) and isinstance(event := self._next(), kinds.StreamEndEvent):
+            raise Usage(f"{self.where}: the file is empty")
+        if event.version or event.tags:
+            self._refuse(event, "directives are not allowed")
+        value = self._value(self._next(), 0)
+        self._next()  # the document's end
+        if not isinstance(event := self._next(), kinds.StreamEndEvent):
+            self._refuse(event, "a second document is not allowed")
+        return value
+
+    def _next(self) -> Any:
+        return next(self.events)
+
+    def _refuse(self, event: Any, problem: str) -> None:
+        raise Usage(f"{self.where}: line {event.start_mark.line + 1}: {problem}")
+
+    def _value(self, event: Any, depth: int) -> Any:
+        from ruamel.yaml import events as kinds
+
+        if depth > MAX_DEPTH:
+            self._refuse(event, f"nested deeper than {MAX_DEPTH}")
+        if isinstance(event, kinds.AliasEvent):
+            self._refuse(event, "aliases are not allowed")
+        if event.anchor:
+            self._refuse(event, "anchors are not allowed")
+        # ruamel.yaml gives an absent tag as None or as an object that prints as "None".
+        if event.tag is not None and str(event.tag) != "None":
+            self._refuse(event, f"tags are not allowed: '{event.tag}'")
+        if isinstance(event, kinds.ScalarEvent):
+            is_null = event.style is None and event.value in ("", "null", "~")
+            return None if is_null else event.value
+        if isinstance(event, kinds.SequenceStartEvent):
+            return list(self._items(depth))
+        return self._mapping(depth)
+
+    def _items(self, depth: int) -> Iterator[Any]:
+        from ruamel.yaml import events as kinds
+
+        while not isinstance(event := self._next(), kinds.SequenceEndEvent):
+            yield self._value(event, depth + 1)
+
+    def _mapping(self, depth: int) -> dict[str, Any]:
+        from ruamel.yaml import events as kinds
+
+        mapping: dict[str, Any] = {}
+        while not isinstance(event := self._next(), kinds.MappingEndEvent):
+            if not isinstance(event, kinds.ScalarEvent):
+                self._refuse(event, "a key must be a plain word")
+            key = event.value
+            if key in mapping:
+                self._refuse(event, f"duplicate key '{key}'")
+            if key == "<<":
+                self._refuse(event, "merge keys are not allowed")
+            self._value(event, depth + 1)  # a key's own anchor, alias or tag
+            mapping[key] = self._value(self._next(), depth + 1)
+        return mapping
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def read_json(data: bytes | str, where: str) -> Any:
+    """One JSON value; keys given twice, NaN and Infinity are errors."""
+    try:
+        return json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise Usage(f"{where}: nested too deep") from error
+    except ValueError as error:  # covers JSONDecodeError and UnicodeDecodeError
+        raise Usage(f"{where}: {str(error).splitlines()[0]}") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"duplicate key '{next(name for name in names if names.count(name) > 1)}'")
+    return mapping
+
+
+def read_jsonl(data: bytes, where: str, kind: str) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file, each checked against the schema of `kind`."""
+    lines = data.splitlines()
+    rows = [read_json(line, f"{where}: line {number}") for number, line in enumerate(lines, 1)]
+    for number, row in enumerate(rows, 1):
+        check(row, kind, f"{where}: line {number}")
+    return rows
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: one value, one text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def write_jsonl(rows: Iterable[dict[str, Any]]) -> bytes:
+    """Canonical JSON, one object a line."""
+    return "".join(canonical(row) + "\n" for row in rows).encode()
+
+
+def check(value: Any, kind: str, where: str) -> None:
+    """Raises Usage, in one line, unless `value` follows `spt/schemas/<kind>.json`."""
+    errors = sorted(_validator(kind).iter_errors(value), key=lambda error: [str(part) for part in error.absolute_path])
+    if errors:
+        raise Usage(f"{where}: {_schema_problem(errors[0])}")
+
+
+def _schema_problem(error: Any) -> str:
+    place = ".".join(str(part) for part in error.absolute_path)
+    prefix = f"'{place}': " if place else ""
+    if error.validator == "additionalProperties":
+        unknown = sorted(set(error.instance) - set(error.schema.get("properties", {})))
+        return f"{prefix}unknown key '{unknown[0]}'"
+    if error.validator == "required":
+        absent = [name for name in error.validator_value if name not in error.instance]
+        return f"{prefix}key '{absent[0]}' is missing"
+    text = " ".join(error.message.split())
+    return f"{prefix}{text if len(text) <= 200 else text[:200] + '...'}"
+
+
+@functools.cache
+def _validator(kind: str) -> Any:
+    import jsonschema
+    import referencing
+
+    schemas = {
+        path.name: json.loads(path.read_text())
+        for path in resources.files("spt.schemas").iterdir()
+        if path.name.endswith(".json")
+    }
+    registry: Any = referencing.Registry().with_resources(
+        (name, referencing.Resource.from_contents(schema)) for name, schema in schemas.items()
+    )
+    return jsonschema.Draft202012Validator({"$ref": f"{kind}.json"}, registry=registry)
+
+
+@functools.cache
+def schema_digest(kind: str) -> str:
+    """Names the schema of `kind`, so that a cached answer of `check` is not kept past a change of it."""
+    return hashlib.sha256(resources.files("spt.schemas").joinpath(f"{kind}.json").read_bytes()).hexdigest()

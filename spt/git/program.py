@@ -1,0 +1,100 @@
+"""Runs the git program so that neither the caller's environment nor anyone's configuration changes what it does.
+
+A hook's GIT_DIR would point at another repository, a signing key would make ids differ between machines, and
+a hook of the user's repository must not fire for what this tool writes.  So a child gets a short environment,
+no system or global configuration, and switches that outrank the repository's own.
+"""
+
+import os
+import resource
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spt.errors import Missing, SptError
+
+__all__ = ["GitFailed", "child_environment", "git"]
+
+_KEPT = ("PATH", "HOME", "TMPDIR", "SSH_AUTH_SOCK", "http_proxy", "https_proxy", "no_proxy")
+_SET = {
+    "LC_ALL": "C",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+}
+_SWITCHES = (
+    ("core.hooksPath", os.devnull),
+    ("core.fsmonitor", "false"),
+    ("commit.gpgSign", "false"),
+    ("tag.gpgSign", "false"),
+    ("rerere.enabled", "false"),
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+    ("protocol.allow", "never"),
+    ("submodule.recurse", "false"),
+    ("fetch.fsckObjects", "true"),
+    ("transfer.fsckObjects", "true"),
+)
+
+
+class GitFailed(SptError):
+    """The git program answered with an error; its first line is the message."""
+
+    exit_code = 5
+
+    def __init__(self, arguments: Sequence[str], status: int, stderr: bytes) -> None:
+        self.status = status
+        self.stderr = stderr.decode(errors="replace")
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        said = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "")
+        super().__init__(f"git {arguments[0]} failed: {said or f'status {status}'}")
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a git child: no GIT_* of the caller's, a fixed locale, no global configuration."""
+    return {name: os.environ[name] for name in _KEPT if name in os.environ} | _SET
+
+
+def _limit_files(limit_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+
+def git(
+    *arguments: str,
+    git_dir: Path | None = None,
+    work_tree: Path | None = None,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    extra: Mapping[str, str] | None = None,
+    switches: Sequence[tuple[str, str]] = (),
+    file_limit_bytes: int | None = None,
+) -> bytes:
+    """Standard output of `git ARGUMENTS`; raises GitFailed with git's own first word on any other status than 0.
+
+    `file_limit_bytes` is the largest file that the child may write.
+    """
+    command = ["git"]
+    for key, value in (*_SWITCHES, *switches):
+        command += ["-c", f"{key}={value}"]
+    if git_dir is not None:
+        command.append(f"--git-dir={git_dir}")
+    if work_tree is not None:
+        command.append(f"--work-tree={work_tree}")
+    environment = child_environment() | dict(extra or {})
+    try:
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=cwd or git_dir,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            check=False,
+            preexec_fn=None if file_limit_bytes is None else lambda: _limit_files(file_limit_bytes),
+        )
+    except FileNotFoundError as error:
+        raise Missing("the program 'git' is not there", "install git 2.34 or newer") from error
+    if done.returncode:
+        raise GitFailed(arguments, done.returncode, done.stderr)
+    return done.stdout

@@ -1,0 +1,269 @@
+"""A repository as a transaction: references are staged beside the objects, and `publish` writes both.
+
+Every command works in memory until it calls `publish`, so that an error on the way leaves nothing behind.
+`publish` writes objects first (one pack, kept from a concurrent gc), then the references that only pin, then
+symbolic ones, then the branches; a kill between two steps leaves at most objects and pins that nobody misses,
+and the same command run again finishes the work.
+"""
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pygit2
+
+from spt.errors import Missing, Unsupported, Usage
+from spt.git.objects import Objects, Oid, user_configuration
+from spt.git.program import GitFailed, git
+
+__all__ = ["Store"]
+
+_ZERO = "0" * 40
+_KEEP = "spt: being published"
+_LOCK_WAIT_S = 10.0
+_UNREADABLE = {
+    "extensions.objectformat": "object ids",
+    "extensions.refstorage": "references",
+    "extensions.partialclone": "objects",
+}
+_READABLE = (("extensions.objectformat", "sha1"), ("extensions.refstorage", "files"))
+
+
+class Store:
+    """Objects and references of one repository, or of none (`Store()`), where nothing can be published."""
+
+    def __init__(self, git_dir: Path | None = None, work_tree: Path | None = None) -> None:
+        self.git_dir = git_dir
+        self.work_tree = work_tree
+        self.common = None if git_dir is None else _common_dir(git_dir)
+        folders = [] if self.common is None else [self.common / "objects"]
+        self.objects = Objects(*folders)
+        self._repository = None if git_dir is None else _open_for_references(git_dir)
+        self._staged: dict[str, tuple[Oid | None, Oid | None]] = {}
+        self._staged_symbolic: dict[str, str] = {}
+        self._read_references()
+
+    @classmethod
+    def find(cls, path: Path) -> "Store":
+        """The store of the repository that `path` lies in; Usage where it lies in none."""
+        found = pygit2.discover_repository(str(path)) if path.is_dir() else None
+        if found is None:
+            raise Usage(f"'{path}' is not in a git repository", "`spt init DIR` makes one")
+        git_dir = Path(found).resolve()
+        _refuse_unsupported(git_dir)
+        return cls(git_dir, _work_tree(git_dir))
+
+    @classmethod
+    def at(cls, folder: Path) -> "Store | None":
+        """The store of the repository whose working tree is this very folder, or None."""
+        found = pygit2.discover_repository(str(folder), False, str(folder.parent)) if folder.is_dir() else None
+        return None if found is None else cls.find(folder)
+
+    @property
+    def state(self) -> Path:
+        """The folder of everything that is neither object nor reference: `spt/` below the git common directory."""
+        if self.common is None:
+            raise Usage("this needs a git repository", "`spt init DIR` makes one")
+        return self.common / "spt"
+
+    # References: what the repository says, overlaid with what is staged.
+
+    def _read_references(self) -> None:
+        self._references: dict[str, Oid] = {}
+        self._symbolic: dict[str, str] = {}
+        if self._repository is None:
+            return
+        for reference in self._repository.references.iterator():
+            if isinstance(reference.target, str):
+                self._symbolic[reference.name] = reference.target
+            else:
+                self._references[reference.name] = str(reference.target)
+
+    def reference(self, name: str) -> Oid | None:
+        """The id that a full reference name leads to, or None."""
+        name = self._staged_symbolic.get(name) or self._symbolic.get(name) or name
+        if name in self._staged:
+            return self._staged[name][0]
+        return self._references.get(name)
+
+    def symbolic(self, name: str) -> str | None:
+        """The name that a symbolic reference holds, or None."""
+        return self._staged_symbolic.get(name) or self._symbolic.get(name)
+
+    def references(self, prefix: str) -> dict[str, Oid]:
+        """Direct references whose full name starts with `prefix`, sorted by name."""
+        found = {name: oid for name, oid in self._references.items() if name.startswith(prefix)}
+        for name, (new, _) in self._staged.items():
+            if name.startswith(prefix):
+                found.pop(name, None)
+                if new is not None:
+                    found[name] = new
+        return dict(sorted(found.items()))
+
+    def head(self) -> tuple[str | None, Oid | None]:
+        """(full name of the branch that is checked out, or None when detached; its commit, or None when unborn)."""
+        if self._repository is None or self.git_dir is None:
+            return None, None
+        text = (self.git_dir / "HEAD").read_text().strip()
+        if text.startswith("ref: "):
+            branch = text.removeprefix("ref: ")
+            return branch, self.reference(branch)
+        return None, text
+
+    def resolve(self, revision: str) -> Oid:
+        """The commit that a revision names; Missing where it names none."""
+        if self._repository is not None:
+            with contextlib.suppress(KeyError, ValueError, pygit2.GitError):
+                return str(self._repository.revparse_single(revision).peel(pygit2.Commit).id)
+        raise Missing(f"no commit is named '{revision}'", "`git log --all --oneline` lists what there is")
+
+    def is_checked_out(self, branch: str) -> Path | None:
+        """The working tree that has the branch (a full name) checked out, or None."""
+        if self.common is None or self.work_tree is None:
+            return None
+        for git_dir in (self.common, *sorted((self.common / "worktrees").glob("*"))):
+            head, place = git_dir / "HEAD", git_dir / "gitdir"
+            if head.is_file() and head.read_text().strip() == f"ref: {branch}":
+                return Path(place.read_text().strip()).parent if place.is_file() else self.common.parent
+        return None
+
+    def is_name(self, branch: str) -> bool:
+        """Whether git would let a branch have this short name."""
+        fits: bool = pygit2.reference_is_valid_name(f"refs/heads/{branch}")
+        return fits and not branch.startswith("-") and branch != "HEAD"
+
+    # The transaction.
+
+    def stage(self, name: str, new: Oid | None) -> None:
+        """Lets a reference be created, moved or (None) removed by `publish`, unless someone moves it before."""
+        old = self._references.get(name)
+        self._staged.pop(name, None)
+        if new != old:
+            self._staged[name] = (new, old)
+
+    def stage_symbolic(self, name: str, target: str) -> None:
+        """Lets a symbolic reference be written by `publish`, between pins and branches."""
+        if self._symbolic.get(name) != target:
+            self._staged_symbolic[name] = target
+
+    def publish(self, reason: str, extra_roots: tuple[Oid, ...] = ()) -> None:
+        """Writes what is staged: objects, pins, symbolic references, branches, in this order.
+
+        `extra_roots` are commits or trees to store although no reference names them.  Raises Unsupported where a
+        reference is locked or was moved by someone else; then no branch has moved.
+        """
+        roots = [new for new, _ in self._staged.values() if new is not None]
+        with self.written([*roots, *extra_roots]):
+            pins = {name: move for name, move in self._staged.items() if name.startswith("refs/spt/")}
+            branches = {name: move for name, move in self._staged.items() if name not in pins}
+            self._update(pins, reason)
+            for name, target in self._staged_symbolic.items():
+                git("symbolic-ref", "-m", reason, name, target, git_dir=self.common)
+            self._update(branches, reason)
+        self._staged, self._staged_symbolic = {}, {}
+        self._read_references()
+
+    @contextlib.contextmanager
+    def written(self, roots: Iterable[Oid]) -> Iterator[None]:
+        """Stores the objects and protects them from gc until the references that need them are there."""
+        pack = self.objects.pack(roots)
+        if pack is None or self.common is None:
+            yield
+            return
+        said = git("index-pack", "--stdin", "--strict", f"--keep={_KEEP}", git_dir=self.common, stdin=pack).decode()
+        keep = self.common / "objects" / "pack" / f"pack-{said.split()[-1]}.keep"
+        try:
+            yield
+        finally:
+            keep.unlink(missing_ok=True)
+
+    def _update(self, moves: dict[str, tuple[Oid | None, Oid | None]], reason: str) -> None:
+        if not moves:
+            return
+        lines = [f"update {name} {new or _ZERO} {old or _ZERO}\n" for name, (new, old) in sorted(moves.items())]
+        script = "".join(["start\n", *lines, "prepare\n", "commit\n"]).encode()
+        try:
+            git("update-ref", "--stdin", "-m", reason, git_dir=self.common, stdin=script)
+        except GitFailed as error:
+            raise _not_moved(error) from error
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds this repository's one `spt` lock, which a killed process gives up by itself."""
+        self.state.mkdir(exist_ok=True)
+        with (self.state / "lock").open("w") as handle:
+            _wait_for(handle)
+            self._sweep_keeps()
+            self._read_references()
+            yield
+
+    def _sweep_keeps(self) -> None:
+        """Removes the protection that a killed process left on its pack; the lock says that none is at work."""
+        assert self.common is not None
+        for keep in (self.common / "objects" / "pack").glob("*.keep"):
+            if keep.read_text().strip() == _KEEP:
+                keep.unlink(missing_ok=True)
+
+
+def _wait_for(handle: Any) -> None:
+    deadline_s = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() > deadline_s:
+                raise Unsupported("another spt command is at work in this repository", "wait for it") from error
+            time.sleep(0.05)
+
+
+def _not_moved(error: GitFailed) -> Unsupported:
+    text = error.stderr.lower()
+    if "file exists" in text or ".lock" in text:
+        return Unsupported(
+            f"a reference is locked: {error.message}",
+            "another git process is at work; if there is none, the .lock file is left over from one that was killed",
+        )
+    return Unsupported(f"a reference was moved meanwhile: {error.message}", "run the command again")
+
+
+def _common_dir(git_dir: Path) -> Path:
+    pointer = git_dir / "commondir"
+    return (git_dir / pointer.read_text().strip()).resolve() if pointer.is_file() else git_dir
+
+
+def _work_tree(git_dir: Path) -> Path | None:
+    repository = _open_for_references(git_dir)
+    return None if repository.is_bare else Path(repository.workdir).resolve()
+
+
+def _open_for_references(git_dir: Path) -> Any:
+    """A handle that is used for names alone.
+
+    It is opened with the user's own configuration, which may declare a foreign folder safe; after that this
+    process reads none but the repository's.
+    """
+    with user_configuration():
+        try:
+            return pygit2.Repository(str(git_dir))
+        except (pygit2.GitError, ValueError, KeyError) as error:
+            if "not owned" in str(error):
+                hint = "git's `safe.directory` setting says which foreign folders you trust"
+                raise Unsupported(f"'{git_dir}' belongs to another user", hint) from error
+            raise Unsupported(f"'{git_dir}' cannot be opened: {str(error).splitlines()[0]}") from error
+
+
+def _refuse_unsupported(git_dir: Path) -> None:
+    """Formats that libgit2 cannot read, named; everything else is for `_open_for_references` to say."""
+    path = _common_dir(git_dir) / "config"
+    config = pygit2.Config(str(path)) if path.is_file() else {}
+    for key, word in _UNREADABLE.items():
+        value = str(config[key]) if key in config else None
+        if value is not None and (key, value.lower()) not in _READABLE:
+            raise Unsupported(
+                f"repository '{git_dir.parent}' keeps its {word} as '{value}' ({key})",
+                "make a whole clone in git's default format and work there",
+            )

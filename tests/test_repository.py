@@ -1,0 +1,98 @@
+"""The repository as a whole: what is tracked, what ships, and that a wheel and a checkout are one."""
+
+import hashlib
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from spt.share import system_files
+
+ROOT = Path(__file__).parents[1]
+MIB = 1 << 20
+
+
+def tracked():
+    out = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in out.split("\0") if name]
+
+
+def tree_id(files):
+    """The git tree id of {path: bytes}, all of mode 100644."""
+    folders, blobs = {}, {}
+    for path, data in files.items():
+        head, _, rest = path.partition("/")
+        if rest:
+            folders.setdefault(head, {})[rest] = data
+        else:
+            blobs[head] = ("100644", git_object(b"blob", data))
+    entries = {**blobs, **{name: ("40000", tree_id(inside)) for name, inside in folders.items()}}
+    order = sorted(entries, key=lambda name: name + "/" * (name in folders))
+    return git_object(
+        b"tree", b"".join(f"{entries[n][0]} {n}\0".encode() + bytes.fromhex(entries[n][1]) for n in order)
+    )
+
+
+def git_object(kind, data):
+    return hashlib.sha1(kind + f" {len(data)}\0".encode() + data).hexdigest()
+
+
+def test_tracked_files_stay_small():
+    """All tracked files together stay under 32 MiB, so that a clone is quick and a bare machine takes it."""
+    assert sum(path.stat().st_size for path in tracked()) < 32 * MIB
+
+
+def test_no_tracked_file_names_a_folder_beside_the_repository():
+    """A clone has nothing beside it."""
+    pattern = re.compile(rb"\.\./shared|/work/|/root/")
+    found = [
+        path
+        for path in tracked()
+        if path.suffix not in (".safetensors", ".bundle") and pattern.search(path.read_bytes())
+    ]
+
+    assert [path.relative_to(ROOT) for path in found if path != Path(__file__)] == []
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel built from a copy of the tracked files, as a release would be."""
+    copy, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for path in tracked():
+        target = copy / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", out, copy]
+    subprocess.run(command, check=True, capture_output=True)
+    return zipfile.ZipFile(next(out.glob("specpilot-*.whl")))
+
+
+def test_wheel_and_checkout_hold_one_system_tree(wheel):
+    """The system tree inside the wheel has the tree id of the checkout's."""
+    prefix = "spt/data/"
+    inside = {name.removeprefix(prefix): wheel.read(name) for name in wheel.namelist() if name.startswith(prefix)}
+    shipped = {path: data for path, data in inside.items() if path.startswith(("stock/", "kernels/"))}
+    ours = {str(path): (ROOT / path).read_bytes() for path in system_files(ROOT)}
+
+    assert tree_id(shipped) == tree_id(ours)
+
+
+def test_wheel_installs_one_import_name(wheel):
+    """Generic names such as `stock` and `kernels` never land in site-packages."""
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"spt"}
+    assert not [name for name in wheel.namelist() if "__pycache__" in name]
+
+
+def test_wheel_carries_what_a_user_needs(wheel):
+    """Harness, entries with their sources, schemas and the default drafter travel with the tool."""
+    names = set(wheel.namelist())
+
+    assert "spt/schemas/protocol.json" in names
+    assert "spt/data/harness/text.py" in names
+    assert "spt/data/entries/lock.jsonl" in names
+    assert "spt/data/drafters/smollm2-135m-dflash-b16/model.int8.safetensors" in names
