@@ -153,7 +153,7 @@ def test_width_of_a_pass_changes_no_bit(family, dtype, tmp_path):
 
 @pytest.mark.full
 @given(CASES, st.integers(0, 10**6), st.integers(1, 63), st.integers(1, 6))
-@examples(max_examples=600, derandomize=False)
+@examples(max_examples=150, derandomize=False)
 def test_many_trees_change_no_bit(case, seed, nodes, ranks):
     """As above, over examples that differ from run to run."""
     with Loaded(case) as (engine, single):
