@@ -11,7 +11,7 @@ from stock.ops import has_kernels, wide
 from stock.ops.sample import sample
 from stock.ops.top_ranks import best_rank
 
-__all__ = ["Noise", "Sampling", "choose", "kept", "noisy_scores"]
+__all__ = ["Noise", "Sampling", "choose", "kept"]
 
 # The largest noise there is: -log(-log(u)) at the largest u, 1 - 2^-25.
 _NOISE_CEILING = 17.33
@@ -92,29 +92,18 @@ def kept(logits: Tensor, noise: Noise) -> Tensor:
     return torch.zeros_like(keep).scatter_(1, order.indices, keep)
 
 
-def noisy_scores(
-    logits: Tensor, position: Tensor, noise: Noise, ranks: int, names: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """logit/T + g of the ids that can be among the best `ranks`, for float logits [1, ids] at position int64 [1].
+def _choose_row(logits: Tensor, position: Tensor, sampling: Sampling, noise: Noise) -> Tensor:
+    """The token int64 [1] of logits [1, vocabulary], by itself, so that its sums do not depend on the number of rows.
 
-    Noise is bounded, so an id further than its ceiling below the last probe that counts is never drawn.
-    names: the token ids that the noise is for, int64 [ids], where a drafter has a vocabulary of its own.
-    Returns ids int64 and scores, at least `ranks` of them, best first, lowest id on ties.  For a CPU.
+    Noise is bounded, so an id further than its ceiling below the best of a few probes is never drawn.  For a CPU.
     """
+    if sampling.cuts:
+        logits = logits.masked_fill(~kept(logits, noise), float("-inf"))
     scaled = (logits / noise.temperature)[0]
 
     def score(ids: Tensor) -> Tensor:
-        return scaled[ids] + gumbel(noise.seed, position, ids if names is None else names[ids])
+        return scaled[ids] + gumbel(noise.seed, position, ids)
 
-    probes = score(scaled.topk(min(max(_PROBES, ranks), len(scaled))).indices)
-    floor = probes.topk(ranks).values[-1]
-    ids = (scaled + _NOISE_CEILING >= floor).nonzero()[:, 0]  # ascending, so that a stable sort keeps the lowest id
-    best = score(ids).sort(descending=True, stable=True)
-    return ids[best.indices], best.values
-
-
-def _choose_row(logits: Tensor, position: Tensor, sampling: Sampling, noise: Noise) -> Tensor:
-    """One row by itself, so that its sums do not depend on the number of rows."""
-    if sampling.cuts:
-        logits = logits.masked_fill(~kept(logits, noise), float("-inf"))
-    return noisy_scores(logits, position, noise, 1)[0][:1]
+    floor = score(scaled.topk(min(_PROBES, len(scaled))).indices).max()
+    ids = (scaled + _NOISE_CEILING >= floor).nonzero()[:, 0]  # ascending, so that the lowest id wins ties
+    return ids[score(ids).argmax(keepdim=True)]

@@ -1,6 +1,6 @@
 """The seam `cache`: keys and values of the context.
 
-build(target, options, prepared) -> make(layers, keys, dim, slots, dtype, device) -> Cache
+build(target, options, prepared) -> make(layers, keys, dim, slots, like) -> Cache
 """
 
 from typing import Protocol

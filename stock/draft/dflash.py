@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from stock.cache import MakeCache
@@ -14,7 +13,6 @@ from stock.drafter import Drafter
 from stock.errors import EngineError
 from stock.noise import gumbel
 from stock.ops.top_ranks import top_ranks
-from stock.sampling import noisy_scores
 from stock.target import Target
 from stock.tree import Lattice
 
@@ -76,12 +74,5 @@ class BlockDraft:
             return top_ranks(logits, ranks)
         noise, names = context.noise, self.drafter.to_target
         position = context.start + 1 + self.drafter.offsets[: len(logits)]
-        if logits.is_cuda:
-            token = self.drafter.ids if names is None else names
-            return top_ranks(logits.float() + noise.temperature * gumbel(noise.seed, position[:, None], token), ranks)
-        ids, logprobs = [], []
-        for row, at in zip(logits.float().split(1), position.split(1), strict=True):
-            drawn, scores = noisy_scores(row, at, noise, ranks, names)
-            ids.append(drawn[:ranks])
-            logprobs.append((scores * noise.temperature).log_softmax(0)[:ranks])
-        return torch.stack(ids), torch.stack(logprobs)
+        token = self.drafter.ids if names is None else names
+        return top_ranks(logits.float() + noise.temperature * gumbel(noise.seed, position[:, None], token), ranks)

@@ -44,9 +44,7 @@ def model_of(path: str, dtype: str = "float32") -> nn.Module:
     """The model of a folder or of a Llama GGUF file, read once."""
     key = (path, dtype)
     if key not in _models:
-        real = Path(path).is_file()
-        torch.set_num_threads(2 if real else 1)
-        if real:
+        if Path(path).is_file():
             model = llama_of_gguf(path)
         else:
             model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
@@ -202,6 +200,7 @@ def _mask(context: int, rows: int, window: int | None, causal: bool) -> Tensor:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     jobs = {each.__name__: each for each in (logits, argmax, rope, save, drafter)}
     out = sys.stdout
     sys.stdout = sys.stderr  # a library's print must not look like a reply

@@ -24,19 +24,13 @@ hypothesis_settings.register_profile("stock", deadline=None, derandomize=True, d
 hypothesis_settings.load_profile("stock")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """On tiny tensors two threads only wait for one another."""
+    """On tiny tensors two threads only wait for one another, and longest where the machine is busy."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def two_threads(one_thread: None) -> None:
-    """For tests with the real model."""
-    torch.set_num_threads(2)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from torch import Tensor
 from stock.drafter import DrafterConfig
 from stock.engine import Engine, Request
 from stock.sampling import Sampling
+from tests.stock import reference
 from tests.stock.drive import GREEDY, decode, load
 from tests.stock.tiny import drafter_config, drafter_weights, target_config, target_weights, write_drafter, write_target
 
@@ -177,6 +178,34 @@ def test_own_head_with_a_map(tmp_path, oracle):
         proposed = {token for lattice in lattices for token in lattice.ids.flatten().tolist()}
         assert proposed <= set(range(0, 60, 3))
         assert len(proposed) > 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.1, 1.0, 5.0])
+@torch.inference_mode()
+def test_lattice_shares_the_noise_of_its_positions(temperature, tmp_path):
+    """Ranks at T are those of logit + T g at the position that is proposed, log-probs those of the whole softmax.
+
+    Log-probs are stored as float16: 11 bits of numbers up to 16.
+    """
+    config = target_config("llama", vocab_size=512)
+    target = write_target(tmp_path / "target", config)
+    engine = load(target, write_drafter(tmp_path / "drafter", drafter_config(config)))
+    logits = block_logits(engine, IDS)
+    sampling = Sampling(temperature, seed=77)
+    request = Request("test", IDS[:-1], 8, frozenset(), True, sampling)
+    engine.open(request)
+    engine.step()
+    request.context.anchor.fill_(IDS[-1])
+    (lattice,) = engine.system.draft([request.context], 6)
+
+    places = range(len(IDS), len(IDS) + 4)  # IDS[-1] is the anchor, at len(IDS) - 1
+    noise = torch.tensor([[float(reference.gumbel(77, at, token)) for token in range(512)] for at in places])
+    noisy = logits.double() + temperature * noise
+    expected = noisy.log_softmax(1).topk(6)
+
+    assert torch.equal(lattice.ids, expected.indices)
+    torch.testing.assert_close(lattice.logprobs.double(), expected.values, rtol=0, atol=2**-7)
+    assert torch.equal(lattice.logprobs, lattice.logprobs.half().float())
 
 
 class _Spy:

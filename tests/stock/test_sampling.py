@@ -10,7 +10,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from scipy import stats
 
-from stock.sampling import Noise, Sampling, choose, kept, noisy_scores
+from stock.sampling import Noise, Sampling, choose, kept
 from tests.stock import reference
 
 CPU = torch.device("cpu")
@@ -62,7 +62,7 @@ def test_kept_set_in_words():
 
 
 @given(LOGITS, TEMPERATURES, TOP_P, TOP_K, SEEDS, st.integers(0, 100000))
-@examples(max_examples=300)
+@examples(max_examples=150)
 def test_choice(logits, temperature, top_p, top_k, seed, position):
     """The argmax of logit/T + g over what is kept."""
     sampling = Sampling(temperature, top_p, top_k, seed)
@@ -84,7 +84,7 @@ def test_greedy(logits):
 @given(st.integers(0, 2**64 - 1), st.sampled_from([1, 2, 64, 65, 200]))
 @examples(max_examples=40)
 def test_shortcut_leaves_nothing_out(seed, vocabulary):
-    """The engine scores only ids that can still win; on flat, steep and spiked rows the best are those of all."""
+    """The engine scores only ids that can still win; on flat, steep and spiked rows the best is that of all."""
     random = np.random.default_rng(seed % 2**32)
     for shape in ("flat", "steep", "spiked"):
         logits = random.normal(size=vocabulary).astype(np.float32)
@@ -94,13 +94,9 @@ def test_shortcut_leaves_nothing_out(seed, vocabulary):
             logits[vocabulary // 2] = 17.3
         sampling = Sampling(1.0, seed=seed)
         noise = np.array([reference.gumbel(seed, 9, token) for token in range(vocabulary)])
-        ranked = sorted(range(vocabulary), key=lambda token: (-(logits + noise)[token], token))
-        ranks = min(4, vocabulary)
+        best = max(range(vocabulary), key=lambda token: ((logits + noise)[token], -token))
 
-        ids, _ = noisy_scores(torch.tensor(logits)[None], torch.tensor([9]), Noise.of(sampling, CPU), ranks)
-
-        assert ids[:ranks].tolist() == ranked[:ranks]
-        assert ours(logits.tolist(), 9, sampling) == ranked[0]
+        assert ours(logits.tolist(), 9, sampling) == best
 
 
 def frequencies(logits, sampling, count):
@@ -115,7 +111,7 @@ def frequencies(logits, sampling, count):
 def test_distribution(temperature, top_p, top_k):
     """Over many positions the tokens follow softmax(logits/T) restricted to the kept set (chi-square, 0.1 %)."""
     logits = [0.3, 1.7, -0.4, 2.0, 0.0, 1.1, -1.5]
-    count = 1000
+    count = 600
     scaled = np.array(logits) / temperature
     allowed = sorted(reference.kept(scaled, top_k, top_p))
     mass = np.exp(scaled[allowed])
@@ -129,7 +125,7 @@ def test_distribution(temperature, top_p, top_k):
 
 def test_seeds_and_positions_are_independent():
     """Tokens of neighbouring positions, and of two seeds at one position, are independent (chi-square, 0.1 %)."""
-    logits, count = [0.0, 0.5, 1.0], 1500
+    logits, count = [0.0, 0.5, 1.0], 800
     rows = torch.tensor(logits).expand(count, -1)
     tokens = [
         choose(rows, torch.arange(count), each, Noise.of(each, CPU)).numpy()

@@ -29,15 +29,11 @@ LINES = {
     10: [14, 14, 6, 2, 3, 4, 4],
 }
 
-pytestmark = pytest.mark.usefixtures("two_threads")
-
 
 @pytest.fixture(scope="module")
 def spoken(smollm2_fast):
     """Greedy answers of 48 tokens by chains, FP32, fast mode, and the block logits of each of their passes."""
-    before, drafter = torch.get_num_threads(), smollm2_fast.system.drafter
-    torch.set_num_threads(2)
-    found, kept = {}, []
+    drafter, found, kept = smollm2_fast.system.drafter, {}, []
 
     def draft(anchor, cache):
         kept.append(type(drafter).draft(drafter, anchor, cache))
@@ -48,7 +44,6 @@ def spoken(smollm2_fast):
         kept.clear()
         found[at] = decode(smollm2_fast, PROMPTS[at]["ids"], 48, stop_ids=[2]), list(kept)
     del drafter.draft
-    torch.set_num_threads(before)
     return found
 
 
@@ -65,6 +60,7 @@ def other_engine(engine, drafter=None, **changes):
     return Engine(load_system(given, system.target))
 
 
+@pytest.mark.full
 def test_prompts_are_what_they_say(smollm2):
     """The ids of prompts.json spell their text inside the chat template."""
     tokens = gguf.GGUFReader(smollm2).fields["tokenizer.ggml.tokens"].contents()
@@ -79,7 +75,7 @@ def test_logits_equal_transformers(smollm2_fast, smollm2, oracle):
     210 FP32 products of up to 1,536 terms stand one behind another, each summed in another order: sqrt(210) times
     2^-24 sqrt(1536) is 2^-15 of the largest logit.  Four times that leaves room for the norms' amplification.
     """
-    ids = PROMPTS[0]["ids"] + PROMPTS[1]["ids"]
+    ids = PROMPTS[0]["ids"]
     theirs = oracle.ask("logits", path=smollm2, ids=ids)["logits"]
     bound = 2**-13 * float(theirs.abs().max())
 
@@ -143,15 +139,15 @@ def test_drafts_that_decide_are_no_near_ties(spoken):
     assert min(gaps) > 2**-9
 
 
-def test_alignment_of_the_shipped_drafter(smollm2_fast):
+def test_alignment_of_the_shipped_drafter(smollm2_fast, answers):
     """`auto` finds that rows predict their own position; read with the other alignment the drafter is useless."""
-    prompt = PROMPTS[10]["ids"]
-    shifted = decode(other_engine(smollm2_fast, mode="fast", alignment="next"), prompt, 15, ignore_eos=True)
-    same = decode(other_engine(smollm2_fast, mode="fast", alignment="same"), prompt, 15, ignore_eos=True)
+    shifted = other_engine(smollm2_fast, mode="fast", alignment="next")
+    answer = decode(shifted, PROMPTS[10]["ids"], 8, ignore_eos=True)
 
-    assert [len(line) for line in same.lines] == [1, 14]
-    assert same.ids == shifted.ids
-    assert shifted.steps > 7
+    assert smollm2_fast.system.options["alignment"] == "auto"
+    assert len(answers[10].lines[1]) == 14
+    assert answer.ids == answers[10].ids[:8]
+    assert answer.steps > 3
 
 
 def test_8_bit_equals_expanded(smollm2_fast, expanded_drafter):

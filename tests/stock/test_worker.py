@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ def paths(tmp_path_factory):
 def shared(paths):
     """One loaded worker for all tests that leave it as it was."""
     with Worker() as worker:
-        assert worker.ask(load(*paths))["op"] == "ready"
+        worker.ready = worker.ask(load(*paths))
         yield worker
 
 
@@ -68,10 +69,9 @@ def test_hello(shared):
     assert {entry["owner"] for entry in shared.hello["options"].values()} == {"stock"}
 
 
-def test_ready(paths):
+def test_ready(shared, paths):
     """`ready` says what was loaded; bytes are weights and the first request's caches."""
-    with Worker() as worker:
-        ready = worker.ask(load(*paths))
+    ready = shared.ready
     engine = load_engine(*paths, context=96)
     engine.warm_up()
 
@@ -410,6 +410,42 @@ def test_prepare(paths, tmp_path):
     assert prepared["digest"] == hashlib.sha256(listing.encode()).hexdigest()
 
 
+SCALED = """
+import torch
+from stock.linear.dense import Dense
+
+def prepare(target, options, folder):
+    torch.save({name: weight * options["gain"] for name, weight in target.weights.items()}, folder / "scaled.pt")
+
+def build(target, options, prepared):
+    return Dense(torch.load(prepared / "scaled.pt") if prepared else target.weights)
+"""
+
+
+def test_a_system_with_an_added_module(paths, tmp_path):
+    """Files alone add a seam value and an option; `prepare` runs the module and `load` hands it what it wrote."""
+    system, folder = tmp_path / "system", tmp_path / "prepared"
+    folder.mkdir()
+    shutil.copytree(ROOT / "stock", system / "stock", ignore=shutil.ignore_patterns("__pycache__"))
+    (system / "stock" / "linear" / "scaled.py").write_text(SCALED)
+    option = '[gain]\ntype = "float"\nrange = [0, 4]\ndefault = 1.0\nmeaning = "factor of every weight"\n'
+    (system / "stock" / "options" / "scaled.toml").write_text(option)
+
+    with Worker(system=system) as worker:
+        assert worker.hello["options"]["linear"]["values"] == ["dense", "scaled"]
+        assert worker.hello["options"]["gain"]["owner"] == "scaled"
+        line = load(*paths, linear="scaled", gain=2)
+        assert worker.ask({**line, "op": "prepare", "dir": str(folder)})["files"] == 1
+        assert worker.wait()[0] == 0
+    with Worker(system=system) as worker:
+        worker.ask(load(*paths))
+        plain = worker.ask(generate())
+        worker.ask(load(*paths, linear="scaled"))
+        assert worker.ask(generate()) == plain
+        worker.ask({**line, "prepared": str(folder)})
+        assert worker.ask(generate())["logits_sha256"] != plain["logits_sha256"]
+
+
 PRINTS = """
 import builtins, os, sys, threading
 def noise():
@@ -486,13 +522,12 @@ def test_weights_that_give_no_numbers(tmp_path):
         assert worker.ask(generate())["op"] == "done"
 
 
-@pytest.mark.parametrize("when", ["before load", "idle", "in a request", "in a line"])
+@pytest.mark.parametrize("when", ["idle", "in a request", "in a line"])
 def test_end_of_input(when, paths):
     """The end of the input ends the worker with status 0, quickly and quietly, whatever it is doing."""
     with Worker() as worker:
-        if when != "before load":
-            worker.ask(load(*paths))
         if when == "in a request":
+            worker.ask(load(*paths))
             worker.send(generate(max_tokens=90))
             worker.read()
         if when == "in a line":
@@ -512,13 +547,12 @@ def test_last_line_without_a_newline(paths):
         assert worker.wait() == (0, b"", b"")
 
 
-def test_client_that_goes_away(paths):
+def test_client_that_goes_away():
     """A closed reply pipe ends the worker without a word."""
     with Worker() as worker:
-        worker.ask(load(*paths))
         os.close(worker.source)
         worker.source = os.dup(worker.out)
-        worker.send(generate(max_tokens=90))
+        worker.send(generate())
         status, output, errors = worker.wait()
 
     assert (status, output, errors) == (0, b"", b"")
