@@ -7,6 +7,7 @@ import torch
 
 from stock.sampling import Sampling
 from stock.score import Scorer
+from stock.select.chain import Chain
 from stock.target import load_target
 from tests.fakes.draft import ScriptedDraft
 from tests.fakes.select import RandomTree
@@ -33,15 +34,26 @@ def paths(request, tmp_path_factory):
     return write_target(folder / "target", config), write_drafter(folder / "drafter", drafter)
 
 
+class DraftOnDevice(ScriptedDraft):
+    """The fake's lattices, made on the host and moved."""
+
+    def __call__(self, contexts, ranks):
+        lattices = super().__call__(contexts, ranks)
+        return [replace(each, ids=each.ids.cuda(), logprobs=each.logprobs.cuda()) for each in lattices]
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 def test_exact_mode(sampling, paths):
-    """On a GPU too speculation equals autoregressive decoding bit for bit."""
-    single = decode(load(paths[0], device="cuda"), PROMPT, 40, sampling, ignore_eos=True)
+    """On a GPU too speculation equals autoregressive decoding bit for bit, whatever share of drafts is right."""
+    alone = load(paths[0], device="cuda")
+    single = decode(alone, PROMPT, 40, sampling, ignore_eos=True)
     drafted = decode(load(*paths, device="cuda"), PROMPT, 40, sampling, ignore_eos=True)
+    draft = DraftOnDevice(PROMPT + single.ids, 6, 17, wrong=range(12, 50, 5))
+    guided = decode(engine_with(alone.system, draft, select=Chain(0)), PROMPT, 40, sampling, ignore_eos=True)
 
-    assert drafted.ids == single.ids
-    assert drafted.digest == single.digest
-    assert drafted.steps < single.steps
+    assert drafted.ids == guided.ids == single.ids
+    assert drafted.digest == guided.digest == single.digest
+    assert guided.steps < 15
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "captured"])
