@@ -120,28 +120,32 @@ def merge_splits_kernel(
     rows,
     splits,
     D: tl.constexpr,
+    BLOCK_R: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    row, dim = tl.program_id(0), tl.arange(0, BLOCK_D)
-    highest = float("-inf")
+    row, dim = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_D)
+    live, inside = (row < rows)[None, :], (dim < D)[None, None, :]
+    highest = tl.full([BLOCK_R], float("-inf"), tl.float32)
     for first in range(0, splits, BLOCK_S):
-        split = first + tl.arange(0, BLOCK_S)
-        top = tl.load(top_ptr + split * rows + row, mask=split < splits, other=float("-inf"))
+        split = (first + tl.arange(0, BLOCK_S))[:, None]
+        top = tl.load(top_ptr + split * rows + row[None, :], mask=(split < splits) & live, other=float("-inf"))
         highest = tl.maximum(highest, tl.max(top, 0))
-    total = tl.zeros([BLOCK_S], tl.float32)
-    acc = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
+    total = tl.zeros([BLOCK_S, BLOCK_R], tl.float32)
+    acc = tl.zeros([BLOCK_S, BLOCK_R, BLOCK_D], tl.float32)
     for first in range(0, splits, BLOCK_S):
-        split = first + tl.arange(0, BLOCK_S)
-        top = tl.load(top_ptr + split * rows + row, mask=split < splits, other=float("-inf"))
+        split = (first + tl.arange(0, BLOCK_S))[:, None]
+        at = split * rows + row[None, :]
+        top = tl.load(top_ptr + at, mask=(split < splits) & live, other=float("-inf"))
         reached = top > float("-inf")
-        weight = tl.where(reached, tl.exp2(top - highest), 0.0)
-        total += weight * tl.load(total_ptr + split * rows + row, mask=reached, other=0.0)
-        at = (split * rows + row).to(tl.int64)[:, None] * D + dim[None, :]
-        acc += weight[:, None] * tl.load(acc_ptr + at, mask=reached[:, None] & (dim < D)[None, :], other=0.0)
-    sums = tl.sum(total, 0)
+        weight = tl.where(reached, tl.exp2(top - highest[None, :]), 0.0)
+        total += weight * tl.load(total_ptr + at, mask=reached, other=0.0)
+        values = acc_ptr + at.to(tl.int64)[:, :, None] * D + dim[None, None, :]
+        acc += weight[:, :, None] * tl.load(values, mask=reached[:, :, None] & inside, other=0.0)
+    sums = tl.sum(total, 0)[:, None]
     y = tl.sum(acc, 0) / tl.where(sums == 0.0, 1.0, sums)
-    tl.store(out_ptr + row * D + dim, narrow(y, out_ptr.dtype.element_ty), mask=dim < D)
+    out = out_ptr + row[:, None] * D + dim[None, :]
+    tl.store(out, narrow(y, out_ptr.dtype.element_ty), mask=(row < rows)[:, None] & (dim < D)[None, :])
 
 
 def default_splits(heads: int, blocks: int) -> int:
@@ -206,7 +210,9 @@ def tree_attention(
         num_warps=warps,
         num_stages=stages,
     )
-    merge_splits_kernel[(n * hq,)](
+    block_s = 4 if splits < 4 else 16
+    block_r = 16 // block_s  # few splits leave a program room for several rows
+    merge_splits_kernel[(cdiv(n * hq, block_r),)](
         top,
         total,
         acc,
@@ -214,7 +220,8 @@ def tree_attention(
         n * hq,
         splits + 1,
         D=d,
-        BLOCK_S=16,
+        BLOCK_R=block_r,
+        BLOCK_S=block_s,
         BLOCK_D=block_d,
         num_warps=1 if d <= 128 else 2,
     )
