@@ -10,6 +10,7 @@ time, over the rate at which an elementwise kernel copies in the same run.
 """
 
 import argparse
+import datetime
 import itertools
 import json
 import math
@@ -31,6 +32,7 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
+from harness.machine import card
 from kernels.accept import accept
 from kernels.ancestors import ancestors
 from kernels.compact import compact
@@ -41,7 +43,6 @@ from kernels.sample import sample
 from kernels.silu_mul import silu_mul
 from kernels.top_ranks import top_ranks
 from kernels.tree_attention import tree_attention
-from spt.version import __version__
 
 BF16, F32, I32, I64 = torch.bfloat16, torch.float32, torch.int32, torch.int64
 CUBLAS_ROWS = (1, 16, 64)
@@ -340,29 +341,13 @@ def nvidia_smi(*fields: str) -> list[str | None]:
     return [value.strip() for value in answer.split(",")]
 
 
-def card(device: torch.device) -> dict[str, Any]:
-    """The compared fields of a machine card (docs/records.md)."""
-    gpu, driver, power = (
-        nvidia_smi("name", "driver_version", "power.limit") if device.type == "cuda" else (None, None, None)
-    )
-    return {
-        "gpu": gpu,
-        "driver": driver and ".".join(driver.split(".")[:2]),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "cuda": torch.version.cuda,
-        "harness": __version__,
-        "power_cap_w": power and float(power),
-    }
-
-
 class Measure:
     """Measures cases into a file of JSON lines, until the time is over."""
 
     def __init__(self, out: Path, device: torch.device, rotated_bytes: int, max_seconds: float) -> None:
         self.out, self.device, self.rotated_bytes = out, device, rotated_bytes
         self.end_s = time.monotonic() + max_seconds
-        self.card = card(device)
+        self.card = card(str(device), datetime.datetime.now(datetime.UTC))
         held = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
         self.done = {row["key"] for row in held}
         self.copy_tb_s = 0.0

@@ -1,9 +1,9 @@
 """Composing a memory against git's own ways to replay patches, in one run, on the same machine and disk.
 
-A synthetic memory: a stock of 300 files in 72 folders, entries that each add three files and edit one (entries add
-files and change few lines, or stock lacks a seam), with up to 12 entries below each.  All of them are applied to a
-commit beside stock, by `spt`, by one `git cherry-pick A..B` and by one `git am`, each on a fresh copy of the
-repository, working tree included; the trees must come out equal.  Then every entry is verified: recomposed from its
+A synthetic memory: a stock of 300 files in 72 folders, entries that each add a folder of three files and edit one
+file (entries add files and change few lines, or stock lacks a seam), with up to 12 entries below each.  All of them
+are applied to a commit beside stock, by `spt`, by one `git cherry-pick A..B` and by one `git am`, each on a fresh
+copy of the repository; the trees must come out equal.  Then every entry is verified: recomposed from its
 requirements, and its records held against it.
 
     python -m benchmarks.memory [--entries 140 500 2000] [--runs 5] [--disk FOLDER]
@@ -93,7 +93,7 @@ def add_entries(memory: Memory, count: int, rng: random.Random) -> None:
         rows = []
         for part in range(3):
             text = "".join(f"# {name}, part {part}, line {line}\n" for line in range(60))
-            path = f"part{(number + 24 * part) % FOLDERS:02d}/{name}.py"
+            path = f"part{number % FOLDERS:02d}/{name}/part{part}.py"
             rows.append(Row(path, None, State(FILE, memory.objects.add_blob(text.encode()))))
         file = rng.randrange(FILES)
         old = composition.value(below, stock_path(file))

@@ -1,6 +1,6 @@
 """Decode speed of a system on one device, setting by setting, against the device's own copy rate.
 
-    python -m benchmarks.speed --system DIR --target FILE --drafter DIR --requests IDS.jsonl --out RESULTS.jsonl
+    python -m benchmarks.speed [--system DIR] --target FILE --drafter DIR --requests IDS.jsonl --out RESULTS.jsonl
 
 Settings are `ar`, `chain`, `tree:NODES[:POSITIONS[:WIDTH]]` and `NAME:OPTION=VALUE,...`.
 Every answer is kept with its ids, its tokens a step and its times, so that tau and loops can be counted anew.
@@ -10,12 +10,19 @@ The limit printed beside AR is the time that the weights it reads need at the de
 """
 
 import argparse
+import datetime
 import json
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from harness.machine import card
+from harness.tree import tree_id
+from spt.share import shipped_root, system_files
 
 WARM_UP_TOKENS = 16
 
@@ -23,6 +30,12 @@ WARM_UP_TOKENS = 16
 def main() -> int:
     """Measures what is missing and prints a table."""
     arguments = parse()
+    sys.dont_write_bytecode = True  # nothing of ours may appear in the system's folder
+    if arguments.system is None:
+        arguments.system = Path(tempfile.mkdtemp(prefix="spt-stock-"))
+        for path in system_files(shipped_root()):
+            (arguments.system / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(shipped_root() / path, arguments.system / path)
     sys.path.insert(0, str(arguments.system))
     done = read_results(arguments.out)
     pending = [setting for setting in arguments.settings if setting not in done]
@@ -35,7 +48,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", type=Path, default=Path(__file__).resolve().parents[1])
+    parser.add_argument("--system", type=Path, help="an exported system (`spt export`); the shipped stock if left out")
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--drafter", type=Path, required=True)
     parser.add_argument("--requests", type=Path, required=True, help="JSON lines with id and ids")
@@ -68,11 +81,20 @@ def measure(arguments: argparse.Namespace, settings: list[str]) -> None:
     base = settings_for(arguments, {})
     target = read_target(base)
     requests = [json.loads(line) for line in arguments.requests.read_text().splitlines()][: arguments.count]
-    card, copy_rate = machine_card(arguments.device), copy_bytes_s(target.device)
+    about = {
+        "v": 1,
+        "tree": tree_id(arguments.system),
+        "card": card(arguments.device, datetime.datetime.now(datetime.UTC)),
+        "copy_bytes_s": copy_bytes_s(target.device),
+        "target_bytes": read_bytes(target),
+        "widen": arguments.widen,
+        "jitter": arguments.jitter,
+        "dtype": arguments.dtype,
+        "tokens": arguments.tokens,
+    }
     with arguments.out.open("a") as out:
         for setting in settings:
-            line = measure_setting(arguments, setting, target, requests)
-            line.update(card=card, copy_bytes_s=copy_rate, target_bytes=read_bytes(target))
+            line = about | measure_setting(arguments, setting, target, requests)
             out.write(json.dumps(line) + "\n")
             out.flush()
             print_table([line])
@@ -101,7 +123,7 @@ def options_of(setting: str) -> dict[str, Any]:
     """Option values of a setting's name."""
     kind, _, rest = setting.partition(":")
     if kind in ("ar", "chain"):
-        return {}
+        return {"draft": "none"} if kind == "ar" else {}
     if kind == "tree":
         values = [int(value) for value in rest.split(":")]
         names = ("best_first_nodes", "best_first_positions", "best_first_width")
@@ -129,8 +151,7 @@ def measure_setting(
     medians = {name: statistics.median(step[name] for step in phases) for name in phases[0]}
     return {
         "setting": setting,
-        "widen": arguments.widen,
-        "jitter": arguments.jitter,
+        "options": options_of(setting),
         "phases": medians,
         "answers": answers,
     }
@@ -177,22 +198,6 @@ def read_bytes(target: Any) -> int:
     """Bytes of weights that decoding one token reads: all but the embedding, of which it reads one row."""
     weights = {name: value for name, value in target.weights.items() if name != "embed"}
     return sum(value.numel() * value.element_size() for value in weights.values())
-
-
-def machine_card(device: str) -> dict[str, Any]:
-    """What was measured on."""
-    import platform
-
-    import torch
-
-    card: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version()}
-    if device.startswith("cuda"):
-        import triton
-
-        card.update(gpu=torch.cuda.get_device_name(), cuda=torch.version.cuda, triton=triton.__version__)
-        properties = torch.cuda.get_device_properties(0)
-        card.update(multiprocessors=properties.multi_processor_count, memory_bytes=properties.total_memory)
-    return card
 
 
 def summary(line: dict[str, Any]) -> dict[str, float]:

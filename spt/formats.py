@@ -25,17 +25,17 @@ def read_yaml(data: bytes, where: str) -> Any:
 
     Raises Usage for anything else, in a message that starts with `where`.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
+    import yaml
 
     if len(data) > MAX_YAML_BYTES:
         raise Usage(f"{where}: {len(data)} bytes are more than the {MAX_YAML_BYTES} that a YAML file may have")
     try:
-        events = YAML(typ="safe", pure=True).parse(data.decode())
-        return _Reader(events, where).document()
+        # libyaml where the wheel has it: fifteen times faster, the same events.
+        loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+        return _Reader(yaml.parse(data.decode(), Loader=loader), where).document()
     except UnicodeDecodeError as error:
         raise Usage(f"{where}: byte {error.start} is not UTF-8") from error
-    except YAMLError as error:
+    except yaml.YAMLError as error:
         raise Usage(f"{where}: {_yaml_problem(error)}") from error
 
 
@@ -54,7 +54,7 @@ class _Reader:
         self.where = where
 
     def document(self) -> Any:
-        from ruamel.yaml import events as kinds
+        import yaml as kinds
 
         if isinstance(self._next(), kinds.StreamStartEvent) and isinstance(event := self._next(), kinds.StreamEndEvent):
             raise Usage(f"{self.where}: the file is empty")
@@ -73,7 +73,7 @@ class _Reader:
         raise Usage(f"{self.where}: line {event.start_mark.line + 1}: {problem}")
 
     def _value(self, event: Any, depth: int) -> Any:
-        from ruamel.yaml import events as kinds
+        import yaml as kinds
 
         if depth > MAX_DEPTH:
             self._refuse(event, f"nested deeper than {MAX_DEPTH}")
@@ -81,24 +81,23 @@ class _Reader:
             self._refuse(event, "aliases are not allowed")
         if event.anchor:
             self._refuse(event, "anchors are not allowed")
-        # ruamel.yaml gives an absent tag as None or as an object that prints as "None".
-        if event.tag is not None and str(event.tag) != "None":
+        if event.tag is not None:
             self._refuse(event, f"tags are not allowed: '{event.tag}'")
         if isinstance(event, kinds.ScalarEvent):
-            is_null = event.style is None and event.value in ("", "null", "~")
+            is_null = not event.style and event.value in ("", "null", "~")
             return None if is_null else event.value
         if isinstance(event, kinds.SequenceStartEvent):
             return list(self._items(depth))
         return self._mapping(depth)
 
     def _items(self, depth: int) -> Iterator[Any]:
-        from ruamel.yaml import events as kinds
+        import yaml as kinds
 
         while not isinstance(event := self._next(), kinds.SequenceEndEvent):
             yield self._value(event, depth + 1)
 
     def _mapping(self, depth: int) -> dict[str, Any]:
-        from ruamel.yaml import events as kinds
+        import yaml as kinds
 
         mapping: dict[str, Any] = {}
         while not isinstance(event := self._next(), kinds.MappingEndEvent):

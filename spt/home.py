@@ -98,10 +98,10 @@ class Checkout(Home):
         return Store.find(self.root)
 
     def _history(self) -> Store:
-        """Objects of the checkout's own history, where it has one."""
-        store = Store()
-        if (common := getattr(Store.at(self.root), "common", None)) is not None:
-            store.objects.lend(common / "objects")
+        """A store in memory that reads the checkout's own history, where it has one."""
+        store, own = Store(), Store.at(self.root)
+        if own is not None and own.common is not None:
+            store.objects.lend(own.common / "objects")
         return store
 
     def refresh(self, names: list[str], *, everything: bool) -> dict[str, str]:

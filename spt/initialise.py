@@ -18,7 +18,7 @@ from spt.system import WHOLE, layout_of, system_tree
 __all__ = ["Initialised", "init_shipped", "init_stock", "plain_tree", "shipped_memory"]
 
 _BRANCH = "refs/heads/main"
-_PRIVATE = "/deployment.yaml"
+_PRIVATE = ("/deployment.yaml", "__pycache__/")
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,15 @@ def _is_fresh(folder: Path) -> bool:
 
 
 def _exclude(store: Store) -> None:
-    """The deployment file lies in the working tree and belongs to no commit."""
+    """The deployment file, and what running a system leaves, lie in the working tree and belong to no commit."""
     assert store.common is not None
     path = store.common / "info" / "exclude"
     path.parent.mkdir(exist_ok=True)
     lines = path.read_text().splitlines() if path.exists() else []
-    if _PRIVATE not in lines:
+    wanted = [*lines, *(line for line in _PRIVATE if line not in lines)]
+    if wanted != lines:
         part = path.with_name("exclude.spt")
-        part.write_text("".join(f"{line}\n" for line in [*lines, _PRIVATE]))
+        part.write_text("".join(f"{line}\n" for line in wanted))
         part.replace(path)
 
 

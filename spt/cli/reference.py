@@ -18,8 +18,8 @@ _WIDTH = 100
 
 def reference() -> str:
     """The reference page, in Markdown: a section a command, in the order of the groups' own lists."""
-    sections = [f"## {name}\n\n```\n{text}\n```\n" for name, text in _pages(cli, click.Context(cli, info_name="spt"))]
-    return "\n".join([_HEAD, *sections])
+    context = click.Context(cli, info_name="spt", **cli.context_settings)
+    return "\n".join([_HEAD, *(f"## {name}\n\n```\n{text}\n```\n" for name, text in _pages(cli, context))])
 
 
 def _pages(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:

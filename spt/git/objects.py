@@ -46,6 +46,7 @@ EMPTY_TREE: Oid = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 FILE, EXECUTABLE, LINK, TREE, GITLINK = 0o100644, 0o100755, 0o120000, 0o040000, 0o160000
 MAX_BLOB_BYTES = 16 * 2**20
 _SMALL_BYTES, _LARGE_BYTES = 4096, 65536
+_MOST_LISTINGS = 4096
 
 _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _NUMBERS = {kind: number for number, kind in _KINDS.items()}
@@ -154,6 +155,11 @@ class Listing:
         """The names, without slashes, in git's order."""
         return [key.removesuffix(b"/").decode(errors="surrogateescape") for key in self.keys]
 
+    def plain_ascii(self) -> bytes | None:
+        """All names in lower case, each between NUL bytes; None where one has other letters than ASCII's."""
+        whole = b"\0".join([b"", *self.keys, b""])
+        return whole.replace(b"/\0", b"\0").lower() if whole.isascii() else None
+
     def changed(self, changes: Mapping[str, State | None]) -> "Listing":
         """The listing with some names set or (None) removed; all other records keep their bytes."""
         keys, records = self.keys.copy(), self.records.copy()
@@ -194,7 +200,7 @@ class Objects:
         self.blob = functools.lru_cache(maxsize=64)(self._blob)
         self._tree_data = functools.lru_cache(maxsize=256)(lambda tree: self.read(tree, "tree"))
         self.commit = functools.lru_cache(maxsize=4096)(self._commit)
-        self.listing = functools.lru_cache(maxsize=4096)(self._listing)
+        self._listings: dict[Oid, Listing] = {}
 
     def lend(self, folder: Path) -> None:
         """Reads also from this object folder (of a repository or a scratch one) from now on."""
@@ -236,8 +242,18 @@ class Objects:
         self._held.setdefault(digest.digest(), (_NUMBERS[kind], data))
         return digest.hexdigest()
 
-    def _listing(self, tree: Oid) -> Listing:
+    def listing(self, tree: Oid) -> Listing:
         """A tree's own entries.  Unsupported for one that git would have to mend, such as a tree with a name twice."""
+        if tree not in self._listings:
+            self._remember(tree, self._parsed(tree))
+        return self._listings[tree]
+
+    def _remember(self, tree: Oid, listing: Listing) -> None:
+        while len(self._listings) >= _MOST_LISTINGS:
+            del self._listings[next(iter(self._listings))]
+        self._listings[tree] = listing
+
+    def _parsed(self, tree: Oid) -> Listing:
         data = self._tree_data(tree)
         found = _TREE_ENTRY.findall(data)
         records = [b"%s %s\0%s" % entry for entry in found]
@@ -297,7 +313,9 @@ class Objects:
             if name in _FORBIDDEN or "/" in name or "\0" in name or name.lower() == ".git":
                 raise Usage(f"'{_printable(name)}' cannot be a name in a tree")
         listing = (_NOTHING if tree is None else self.listing(tree)).changed(changes)
-        return self._add("tree", b"".join(listing.records))
+        made = self._add("tree", b"".join(listing.records))
+        self._remember(made, listing)
+        return made
 
     def add_commit(self, tree: Oid, parents: Iterable[Oid], author: Person, message: str) -> Oid:
         """A commit whose committer is its author; never signed, never re-encoded, its id a function of these alone."""

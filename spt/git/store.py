@@ -89,10 +89,6 @@ class Store:
             return self._staged[name][0]
         return self._references.get(name)
 
-    def symbolic(self, name: str) -> str | None:
-        """The name that a symbolic reference holds, or None."""
-        return self._staged_symbolic.get(name) or self._symbolic.get(name)
-
     def references(self, prefix: str) -> dict[str, Oid]:
         """Direct references whose full name starts with `prefix`, sorted by name."""
         found = {name: oid for name, oid in self._references.items() if name.startswith(prefix)}
@@ -149,14 +145,13 @@ class Store:
         if self._symbolic.get(name) != target:
             self._staged_symbolic[name] = target
 
-    def publish(self, reason: str, extra_roots: tuple[Oid, ...] = ()) -> None:
+    def publish(self, reason: str) -> None:
         """Writes what is staged: objects, pins, symbolic references, branches, in this order.
 
-        `extra_roots` are commits or trees to store although no reference names them.  Raises Unsupported where a
-        reference is locked or was moved by someone else; then no branch has moved.
+        Raises Unsupported where a reference is locked or was moved by someone else; then no branch has moved.
         """
         roots = [new for new, _ in self._staged.values() if new is not None]
-        with self.written([*roots, *extra_roots]):
+        with self.written(roots):
             pins = {name: move for name, move in self._staged.items() if name.startswith("refs/spt/")}
             branches = {name: move for name, move in self._staged.items() if name not in pins}
             self._update(pins, reason)
@@ -168,7 +163,7 @@ class Store:
 
     @contextlib.contextmanager
     def written(self, roots: Iterable[Oid]) -> Iterator[None]:
-        """Stores the objects and protects them from gc until the references that need them are there."""
+        """Stores commits or trees with all that they need, and protects them from gc until the block ends."""
         pack = self.objects.pack(roots)
         if pack is None or self.common is None:
             yield

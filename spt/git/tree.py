@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from spt.errors import Conflict
-from spt.git.objects import EMPTY_TREE, TREE, Objects, Oid, State
+from spt.git.objects import EMPTY_TREE, TREE, Listing, Objects, Oid, State
 
 __all__ = ["Delta", "Row", "compare", "fold", "splice", "subtree", "walk", "without"]
 
@@ -105,20 +105,21 @@ def _splice(objects: Objects, tree: Oid | None, states: Mapping[str, State | Non
     for name in own.keys() - below.keys():
         if (here := held[name]) is not None and here.mode == TREE:
             raise Conflict(f"'{prefix}{name}' would be both a file and a folder")
-    added = [name for name, state in changes.items() if state is not None and held[name] is None]
-    if added:
-        _refuse_twins(set(listing.names()) if listing else set(), changes, prefix)
     built = objects.build(tree, changes)
+    for name, state in changes.items():
+        if state is not None and held[name] is None:
+            _refuse_twin(objects.listing(built), name, prefix)
     return None if built == EMPTY_TREE else built
 
 
-def _refuse_twins(held: set[str], changes: Mapping[str, State | None], prefix: str) -> None:
-    names = (held - changes.keys()) | {name for name, state in changes.items() if state is not None}
-    folded: dict[str, str] = {}
-    for name in sorted(names):
-        other = folded.setdefault(fold(name), name)
-        if other != name and not {other, name} <= held:
-            raise Conflict(f"'{prefix}{other}' and '{prefix}{name}' are one name where case does not count")
+def _refuse_twin(listing: Listing, name: str, prefix: str) -> None:
+    """Conflict where an added name is a neighbour's but for case or Unicode form."""
+    plain, own = listing.plain_ascii(), f"\0{name.lower()}\0".encode()
+    if plain is not None and plain.find(own) == plain.rfind(own):
+        return
+    twins = sorted(other for other in listing.names() if fold(other) == fold(name))
+    if len(twins) > 1:
+        raise Conflict(f"'{prefix}{twins[0]}' and '{prefix}{twins[1]}' are one name where case does not count")
 
 
 def fold(name: str) -> str:

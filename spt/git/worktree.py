@@ -1,9 +1,11 @@
 """Working trees: moved forward safely, added, and told apart from what the user has in them.
 
-A checkout moves like git's own: files and index first, the branch last and by compare-and-swap.  A path may hold
-what HEAD says or what the result says, and nothing else; so a run that was killed half-way is simply run again.
+A checkout moves like git's own: files and index first, the branch last and by compare-and-swap.  While it moves, a
+note in `spt/` says from which tree to which, so that the same command run again finishes what a killed one began,
+half-written files included; without that note every path must hold exactly what HEAD says.
 """
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from spt.git.program import GitFailed, git
 from spt.git.store import Store
 from spt.git.tree import compare
 
-__all__ = ["add_worktree", "advance", "open_changes", "refuse_dirty"]
+__all__ = ["add_worktree", "advance", "open_changes"]
 
 
 # Creating many files waits for the disk more than for a processor.
@@ -39,30 +41,47 @@ class _Status:
     file_differs: bool
 
 
-def refuse_dirty(store: Store, old: Oid | None, new: Oid) -> list[tuple[str, State | None]]:
-    """Usage unless every path of the working tree holds what tree `old` or what tree `new` says.
+@dataclass(frozen=True)
+class _Found:
+    """Paths that are not as HEAD says but as a move left them: at their new state, or torn on the way there."""
 
-    Untracked files are left alone where `new` has nothing at their place.  Returns the paths that hold what `new`
-    says already although HEAD does not, with that state.
+    done: tuple[tuple[str, State | None], ...]
+    torn: tuple[str, ...]
+
+
+def _look(store: Store, old: Oid, new: Oid, *, resuming: bool) -> _Found:
+    """Usage unless every path of the working tree holds what tree `old` says, or what tree `new` says.
+
+    Untracked files are left alone where `new` has nothing at their place.  Where a killed move is resumed, a file
+    may also be missing, or hold the beginning of what is to be written: overwriting it loses nothing.
     """
-    assert store.work_tree is not None
     target = {row.path: row.new for row in compare(store.objects, old, new).rows}
-    done = []
+    done, torn = [], []
     for status in _statuses(store):
         if status.path not in target:
             if status.tracked:
                 raise _dirty(status.path)
             _refuse_collision(status.path, target)
             continue
-        wanted = target[status.path]
-        before = store.objects.lookup(old, status.path) if old else None
-        if status.index not in (wanted, before) or (
-            (status.file_differs or not status.tracked) and _file_state(store, status.path) != wanted
-        ):
+        wanted, before = target[status.path], store.objects.lookup(old, status.path)
+        has_own_file = status.file_differs or not status.tracked
+        if status.index not in (wanted, before):
             raise _dirty(status.path)
-        if status.index == wanted or status.file_differs or not status.tracked:
+        if has_own_file and _file_state(store, status.path) != wanted:
+            if not resuming or not _is_torn(store, status.path, wanted):
+                raise _dirty(status.path)
+            torn.append(status.path)
+        if has_own_file or status.index == wanted:
             done.append((status.path, wanted))
-    return done
+    return _Found(tuple(done), tuple(torn))
+
+
+def _is_torn(store: Store, path: str, wanted: State | None) -> bool:
+    assert store.work_tree is not None
+    file = store.work_tree / path
+    if wanted is None or wanted.mode not in (FILE, EXECUTABLE) or file.is_symlink() or file.is_dir():
+        return False
+    return not file.exists() or store.objects.blob(wanted.oid).startswith(file.read_bytes())
 
 
 def _dirty(path: str) -> Usage:
@@ -114,31 +133,49 @@ def advance(store: Store, branch: str, old: Oid | None, new: Oid, reason: str) -
     The objects must be there.  Usage where the working tree is not clean, Unsupported where someone holds a lock
     or moves the branch meanwhile; the branch has not moved then.
     """
-    objects = store.objects
-    old_tree = objects.commit(old).tree if old else EMPTY_TREE
-    new_tree = objects.commit(new).tree
-    done = refuse_dirty(store, None if old is None else old_tree, new_tree)
-    _checkout(store, old_tree, new_tree, done)
-    try:
-        git("update-ref", "-m", reason, branch, new, old or "0" * 40, git_dir=store.git_dir)
-    except GitFailed as error:
-        raise Unsupported(f"'{branch}' was moved or is locked: {error.message}", "run the command again") from error
+    old_tree = store.objects.commit(old).tree if old else EMPTY_TREE
+    with _moved(store, old_tree, store.objects.commit(new).tree):
+        try:
+            git("update-ref", "-m", reason, branch, new, old or "0" * 40, git_dir=store.git_dir)
+        except GitFailed as error:
+            raise Unsupported(f"'{branch}' was moved or is locked: {error.message}", "run the command again") from error
 
 
-def _checkout(store: Store, old_tree: Oid, new_tree: Oid, done: list[tuple[str, State | None]]) -> None:
-    lines = [f"{state.mode:06o} {state.oid}\t{path}" if state else f"0 {'0' * 40}\t{path}" for path, state in done]
-    script = "".join(f"{line}\0" for line in lines).encode(errors="surrogateescape")
+@contextlib.contextmanager
+def _moved(store: Store, old_tree: Oid, new_tree: Oid) -> Iterator[None]:
+    """Moves files and index from one tree to another, then runs the block; a note stands until its end."""
+    assert store.git_dir is not None
+    note, text = store.state / f"moving-{store.git_dir.name}", f"{old_tree} {new_tree}\n"
+    store.objects.build(None, {})  # the empty tree, which git knows without having it
+    found = _look(store, old_tree, new_tree, resuming=note.is_file() and note.read_text() == text)
+    store.state.mkdir(exist_ok=True)
+    note.write_text(text)
+    _checkout(store, old_tree, new_tree, found)
+    yield
+    note.unlink()
+
+
+def _checkout(store: Store, old_tree: Oid, new_tree: Oid, found: _Found) -> None:
+    lines = [_index_line(path, state) for path, state in found.done]
     try:
-        if done:
-            _in(store, "update-index", "-z", "--index-info", stdin=script)
+        if found.done:
+            _in(store, "update-index", "-z", "--index-info", stdin=b"".join(lines))
+        _in(store, "update-index", "-q", "--refresh")  # a copied repository has the times of other files
         _in(store, "read-tree", "-m", "-u", old_tree, new_tree)
-        if done:
-            _in(store, "update-index", "-q", "--refresh")
+        if found.torn:
+            torn = b"".join(os.fsencode(path) + b"\0" for path in found.torn)
+            _in(store, "checkout-index", "-f", "-u", "-z", "--stdin", stdin=torn)
     except GitFailed as error:
-        if "index.lock" in error.stderr:
+        assert store.git_dir is not None
+        if "index.lock" in error.stderr or (store.git_dir / "index.lock").exists():
             hint = "another git process is at work; if there is none, the lock is left over from one that was killed"
             raise Unsupported("the index is locked by 'index.lock'", hint) from error
         raise Usage(f"the working tree cannot be moved: {error.message}", "nothing was committed") from error
+
+
+def _index_line(path: str, state: State | None) -> bytes:
+    mode, oid = (f"{state.mode:06o}", state.oid) if state is not None else ("0", "0" * 40)
+    return f"{mode} {oid}\t".encode() + os.fsencode(path) + b"\0"
 
 
 def add_worktree(store: Store, folder: Path, commit: Oid) -> None:
@@ -147,9 +184,8 @@ def add_worktree(store: Store, folder: Path, commit: Oid) -> None:
     The commit must be in the repository.  Usage where something else is at the place, or where the files of the
     worktree that is there were changed.
     """
-    linked = _linked(store, folder, commit)
-    tree = store.objects.commit(commit).tree
-    _checkout(linked, EMPTY_TREE, tree, refuse_dirty(linked, None, tree))
+    with _moved(_linked(store, folder, commit), EMPTY_TREE, store.objects.commit(commit).tree):
+        pass
 
 
 def open_changes(store: Store, folder: Path, base: Oid, changed: Oid) -> bool:
@@ -161,7 +197,8 @@ def open_changes(store: Store, folder: Path, base: Oid, changed: Oid) -> bool:
     assert linked.git_dir is not None
     if (linked.git_dir / "index").exists():  # written last, so that a killed run is completed
         return True
-    _checkout(linked, EMPTY_TREE, changed, refuse_dirty(linked, None, changed))
+    with _moved(linked, EMPTY_TREE, changed):
+        pass
     return False
 
 

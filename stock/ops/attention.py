@@ -132,7 +132,7 @@ def attend_exact(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tensor:
             slots = slots[rows.position[index] - key_position < layer.window]
         keys, values = (part[slots].transpose(0, 1).contiguous() for part in layer.cache)
         folded = q.view(1, heads.keys, group, heads.dim)
-        out.append(F.scaled_dot_product_attention(folded, keys[None], values[None]).view(1, -1))
+        out.append(F.scaled_dot_product_attention(folded, keys[None], values[None]).reshape(1, -1))
     return torch.cat(out)
 
 

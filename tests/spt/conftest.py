@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from tests.spt.toys import git, make_root, spt
+from tests.spt.toys import make_root, spt
 
 
 @pytest.fixture(scope="session")
@@ -24,5 +24,4 @@ def deployment(tmp_path, pristine):
     """A deployment repository of the toy."""
     folder = tmp_path / "deployment"
     shutil.copytree(pristine, folder)
-    git(folder, "update-index", "-q", "--refresh")
     return folder

@@ -157,7 +157,7 @@ def test_the_nearest_deployment_counts(project):
         (["--max-tokens", "0"], 2, "--max-tokens"),
         (["--max-tokens", "600"], 2, "does not fit"),
         (["--mode", "slow"], 2, "slow"),
-        (["--system", "no-such-entry"], 5, "'no-such-entry'"),
+        (["--system", "no-such-entry"], 4, "'no-such-entry'"),
         (["--target", "nowhere"], 4, "target '"),
         (["--drafter", "nowhere"], 4, "drafter '"),
         (["--deployment", "nowhere.yaml"], 4, "'nowhere.yaml'"),

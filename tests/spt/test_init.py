@@ -136,8 +136,8 @@ def test_a_new_release_moves_stock_and_entries(tmp_path, shipped, deployment):
 
 
 def test_deployment_yaml_is_private(deployment):
-    """The deployment file in the root of the repository is never offered to git."""
-    write(deployment, {"deployment.yaml": "spt: 1\n"})
+    """The deployment file in the root, and what running a system leaves, are never offered to git."""
+    write(deployment, {"deployment.yaml": "spt: 1\n", "stock/__pycache__/x.pyc": "x"})
 
     assert git(deployment, "status", "--porcelain") == ""
 

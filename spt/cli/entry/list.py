@@ -20,13 +20,19 @@ def list_(as_json: bool) -> None:
     Example:
       spt entry list --json
     """
+    from spt.errors import SptError
     from spt.home import find_home
 
     memory = find_home(Path()).memory
-    rows = [_row(memory, name) for name in sorted(memory.entries)]
+    rows, left_out = [], {name: error.message for name, error in memory.broken.items()}
+    for name in sorted(memory.entries):
+        try:
+            rows.append(_row(memory, name))
+        except SptError as error:
+            left_out[name] = error.message
     memory.cards.save()
-    for name, error in memory.broken.items():
-        say(f"warning: entry '{name}' is left out: {error.message}")
+    for name, why in sorted(left_out.items()):
+        say(f"warning: entry '{name}' is left out: {why}")
     if as_json:
         print_json(rows)
     elif rows:

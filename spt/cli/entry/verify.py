@@ -49,7 +49,7 @@ def verify(names: tuple[str, ...], everything: bool, checks: bool, as_json: bool
         if not reports:
             data("no entries")
     failed = any(not result.passed for found in results.values() for result in found)
-    raise click.exceptions.Exit(exit_code(reports) or int(failed))
+    raise click.exceptions.Exit(1 if failed else exit_code(reports))
 
 
 def _checked(memory: Any, names: tuple[str, ...]) -> dict[str, Any]:
