@@ -148,3 +148,22 @@ def test_copies_of_a_weight_differ(tmp_path):
     for name in ("embed", "head", "norm", "layers.1.qkv", "layers.1.down"):
         tiles = weights[name].chunk(2, -1)
         assert not torch.equal(*tiles), name
+
+
+def test_tensors_move_independently(tmp_path):
+    """Two matrices of one shape do not move alike, nor do the parts of a stacked one, nor embedding and tied head."""
+    path = write_target(tmp_path / "target", target_config("llama", tie_word_embeddings=True))
+    jittered_weights, plain = (load_system(settings(path, jitter=seed)).target.weights for seed in (4, 0))
+    moves = {
+        name: weight.bfloat16().view(torch.int16).int() - plain[name].bfloat16().view(torch.int16).int()
+        for name, weight in jittered_weights.items()
+    }
+    gate, up = moves["layers.0.gate_up"].chunk(2)
+    pairs = [
+        (moves["layers.0.down"], moves["layers.1.down"]),
+        (gate, up),
+        (moves["embed"], moves["head"]),
+        (moves["layers.0.attn_norm"], moves["layers.0.mlp_norm"]),
+    ]
+
+    assert all(not torch.equal(*pair) for pair in pairs)
