@@ -22,7 +22,7 @@ if not ON_DEVICE and os.environ.get("TRITON_INTERPRET") != "1":
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
-        # The benchmark's smoke test runs the interpreter, which a GPU machine's numpy may break (environment, not ours).
+        # The benchmark's smoke test runs the interpreter, which newer numpy on a GPU machine may break.
         if ON_DEVICE and item.path.is_relative_to(Path(__file__).parent) and item.path.stem != "test_benchmark":
             item.add_marker(pytest.mark.device)
 

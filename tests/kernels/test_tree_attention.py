@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.ancestors import ancestors_reference
-from kernels.tree_attention import default_splits, tree_attention, tree_attention_reference
+from kernels.tree_attention import PROGRAMS, default_splits, tree_attention, tree_attention_reference
 
 BF16, F32 = torch.bfloat16, torch.float32
 CONTEXT = 300
@@ -117,9 +117,9 @@ def test_a_window_without_positions_is_an_error(case):
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 8, 24, 400])
 def test_default_splits_fill_the_device_once(heads):
-    """The default starts at most two programs an SM, and never more splits than the cache has blocks."""
+    """The default shares a context among at most PROGRAMS programs, and never among more than it has blocks."""
     assert 1 <= default_splits(heads, 32) <= 32 and default_splits(heads, 1) == 1
-    assert heads > 132 or heads * (default_splits(heads, 1000) + 1) <= 264
+    assert default_splits(heads, 1000) == 1 or heads * default_splits(heads, 1000) <= PROGRAMS
 
 
 @pytest.mark.device
