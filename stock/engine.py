@@ -86,6 +86,7 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[Progress]:
         """One prefill, or one exact pass over the scheduled requests."""
+        self.times.start()
         requests = self.system.schedule(self.requests)
         for request in requests:
             if request.context is None:
@@ -99,8 +100,7 @@ class Engine:
         with self.times.phase("accept"):
             wanted = [request.wanted for request in requests]
             outcomes = self.phases.run(("accept", variant), self._accept, trees, verified, contexts, wanted)
-        with self.times.phase("host"):
-            progress = [self._progress(request, outcome) for request, outcome in zip(requests, outcomes, strict=True)]
+        progress = [self._progress(request, outcome) for request, outcome in zip(requests, outcomes, strict=True)]
         if self.on_step is not None:
             self.on_step(progress, lattices, trees, outcomes, self.times.take())
         return progress
