@@ -29,6 +29,7 @@ def import_transformers() -> None:
     with _without_kernels():
         for name in ("transformers", *(f"transformers.{module}" for module in _MODULES)):
             importlib.import_module(name)
+        importlib.import_module("transformers.utils.logging").set_verbosity_error()  # it warns itself
 
 
 @contextlib.contextmanager

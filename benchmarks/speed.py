@@ -87,7 +87,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--ar-floor", type=float, help=f"share of the copy rate that AR must reach ({AR_FLOOR} on CUDA)")
+    parser.add_argument(
+        "--ar-floor", type=float, help=f"share of the copy rate that AR must reach ({AR_FLOOR} on CUDA)"
+    )
     arguments = parser.parse_args()
     if arguments.ar_floor is None:
         arguments.ar_floor = AR_FLOOR if arguments.device.startswith("cuda") else 0.0
@@ -156,15 +158,20 @@ def version(package: str) -> str | None:
 def planned(
     arguments: argparse.Namespace, requests: list[dict[str, Any]]
 ) -> Iterator[tuple[int, dict[str, Any], list[str]]]:
-    """(repeat, request, settings in their order) of every round: rotated by one each time, and every other time
-    backwards, so that no setting always follows the same one."""
+    """(repeat, request, settings in their order) of every round.
+
+    Each order is followed by itself backwards and then moves on by one, among the rounds with transformers and among
+    those without: no setting always follows the same one, or always comes first.
+    """
+    count = {True: 0, False: 0}
     for repeat in range(arguments.repeats):
         for number, request in enumerate(requests):
             with_peers = number % arguments.peer_every == 0
             settings = arguments.settings if with_peers else ours(arguments)
-            at = repeat * len(requests) + number
-            order = settings[at % len(settings) :] + settings[: at % len(settings)]
-            yield repeat, request, order[::-1] if at % 2 else order
+            turn = count[with_peers] // 2 % max(1, len(settings))
+            order = settings[turn:] + settings[:turn]
+            yield repeat, request, order[::-1] if count[with_peers] % 2 else order
+            count[with_peers] += 1
 
 
 def is_done(rows: Rows, each: tuple[int, dict[str, Any], list[str]]) -> bool:
@@ -220,8 +227,7 @@ def exact_differences(
 
     truth = answers("ar")
     return {
-        setting: [first_difference(*pair) for pair in zip(answers(setting), truth, strict=True)]
-        for setting in settings
+        setting: [first_difference(*pair) for pair in zip(answers(setting), truth, strict=True)] for setting in settings
     }
 
 
@@ -324,7 +330,9 @@ def report(arguments: argparse.Namespace, rows: Rows, requests: list[dict[str, A
     held = [row for row in rows.of("answer") if row["id"] in ids and row["repeat"] < arguments.repeats]
     runs = len({row["run"] for row in held})
     ending = "stop ids ignored" if arguments.ignore_eos else "or to a stop id"
-    print(f"{len(ids)} requests, answers to {arguments.tokens} tokens {ending}, {arguments.repeats} pass(es), {runs} run(s)")
+    print(
+        f"{len(ids)} requests, answers to {arguments.tokens} tokens {ending}, {arguments.repeats} pass(es), {runs} run(s)"
+    )
     for setting in arguments.settings:
         rounds = complete_rounds(held, {setting})
         answers = [answer[setting] for answer in rounds.values()]
@@ -342,7 +350,9 @@ def report(arguments: argparse.Namespace, rows: Rows, requests: list[dict[str, A
         if setting != "ar" and "ar" in arguments.settings:
             print_identity(setting, complete_rounds(held, {setting, "ar"}))
         if setting == "ar" and (share := copy_share(rows, answers)) is not None:
-            print(f"  reads weights at {share:.1%} of the copy rate ({rows.of('about')[-1]['copy_bytes_s'] / 1e12:.2f} TB/s)")
+            print(
+                f"  reads weights at {share:.1%} of the copy rate ({rows.of('about')[-1]['copy_bytes_s'] / 1e12:.2f} TB/s)"
+            )
     return check_floor(arguments.ar_floor, rows, [row for row in held if row["setting"] == "ar"])
 
 
