@@ -75,8 +75,10 @@ def ratio(pairs: Sequence[tuple[Row, Row]]) -> Ratio | None:
         return None
     units = [statistics.fmean(values) for values in logs.values()]
     kept = [pair for pair in pairs if all(token_s(row) for row in pair)]
-    totals = [(sum(row["decode_s"] for row in part), sum(sum(row["lines"][1:]) for row in part)) for part in zip(*kept)]
-    (before_s, before_tok), (after_s, after_tok) = totals
+    (before_s, before_tok), (after_s, after_tok) = (
+        (sum(row["decode_s"] for row in part), sum(sum(row["lines"][1:]) for row in part))
+        for part in zip(*kept, strict=True)
+    )
     return Ratio(
         requests=len(units),
         left_out=len({after["id"] for _, after in pairs}) - len(units),

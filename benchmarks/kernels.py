@@ -332,7 +332,7 @@ def device_us(calls: list[Callable[[], Any]], replays: int = 9) -> float:
         torch.cuda.synchronize()
         if replay >= 2:
             times_us.append(before.elapsed_time(after) * 1e3)
-    return statistics.median(times_us) / len(calls)
+    return float(statistics.median(times_us)) / len(calls)
 
 
 def nvidia_smi(*fields: str) -> list[str | None]:

@@ -22,7 +22,6 @@ import argparse
 import datetime
 import hashlib
 import importlib.metadata
-import json
 import shutil
 import statistics
 import sys
@@ -312,7 +311,7 @@ def copy_bytes_s(device: Any) -> float | None:
         end.record()
         end.synchronize()
         times_s.append(begin.elapsed_time(end) / 1e3)
-    return 2 * source.numel() * source.element_size() / min(times_s[2:])
+    return float(2 * source.numel() * source.element_size() / min(times_s[2:]))
 
 
 def bytes_read(target: Any) -> int:
@@ -330,9 +329,8 @@ def report(arguments: argparse.Namespace, rows: Rows, requests: list[dict[str, A
     held = [row for row in rows.of("answer") if row["id"] in ids and row["repeat"] < arguments.repeats]
     runs = len({row["run"] for row in held})
     ending = "stop ids ignored" if arguments.ignore_eos else "or to a stop id"
-    print(
-        f"{len(ids)} requests, answers to {arguments.tokens} tokens {ending}, {arguments.repeats} pass(es), {runs} run(s)"
-    )
+    cap = f"answers to {arguments.tokens} tokens {ending}"
+    print(f"{len(ids)} requests, {cap}, {arguments.repeats} pass(es), {runs} run(s)")
     for setting in arguments.settings:
         rounds = complete_rounds(held, {setting})
         answers = [answer[setting] for answer in rounds.values()]
@@ -344,15 +342,14 @@ def report(arguments: argparse.Namespace, rows: Rows, requests: list[dict[str, A
                 parts = ", ".join(f"{name[:-3]} {row[name] / 1e3:.3f}" for name in row if name.endswith("_us"))
                 print(f"  median ms over {row['steps']} steps: {parts}")
         for baseline in ("ar", "chain"):
-            if setting != baseline and baseline in arguments.settings:
+            if setting not in ("ar", baseline) and baseline in arguments.settings:
                 paired = complete_rounds(held, {setting, baseline}).values()
                 print(f"  against {baseline}: {ratio([(each[baseline], each[setting]) for each in paired])}")
         if setting != "ar" and "ar" in arguments.settings:
             print_identity(setting, complete_rounds(held, {setting, "ar"}))
         if setting == "ar" and (share := copy_share(rows, answers)) is not None:
-            print(
-                f"  reads weights at {share:.1%} of the copy rate ({rows.of('about')[-1]['copy_bytes_s'] / 1e12:.2f} TB/s)"
-            )
+            rate = rows.of("about")[-1]["copy_bytes_s"] / 1e12
+            print(f"  reads weights at {share:.1%} of the copy rate ({rate:.2f} TB/s)")
     return check_floor(arguments.ar_floor, rows, [row for row in held if row["setting"] == "ar"])
 
 

@@ -12,10 +12,8 @@ from benchmarks.speed import check_floor, copy_share, planned
 
 def row(setting, name="a", *, lines=(1, 4), decode_s=1.0, repeat=0, run=1, ids=None):
     ids = list(range(sum(lines))) if ids is None else ids
-    return {
-        **{"kind": "answer", "setting": setting, "id": name, "repeat": repeat, "run": run},
-        **{"ids": ids, "lines": list(lines), "decode_s": decode_s, "prefill_s": 0.5},
-    }
+    where = {"kind": "answer", "setting": setting, "id": name, "repeat": repeat, "run": run}
+    return where | {"ids": ids, "lines": list(lines), "decode_s": decode_s, "prefill_s": 0.5}
 
 
 def test_times_of_two_runs_are_never_paired():
