@@ -12,6 +12,7 @@ import pytest
 from tests.stock.tiny import drafter_config, target_config, write_drafter, write_target
 
 ROOT = Path(__file__).parents[2]
+SETTINGS = ("ar", "chain", "tree:6:0:3", "confident:0.02:6:0:3", "transformers", "transformers-assisted")
 
 
 def run(module, *arguments, cwd=ROOT):
@@ -42,3 +43,22 @@ def composed(tmp_path_factory):
     command = [sys.executable, "-m", "spt", "export", "best-first-tree+confident-budget", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return folder
+
+
+def speed(tiny, system, out, *arguments, settings=SETTINGS[:3]):
+    """benchmarks.speed on the tiny models, on a CPU in float32."""
+    return run(
+        "speed",
+        *("--device", "cpu", "--dtype", "float32", "--context", "128", "--tokens", "12", "--check-tokens", "6"),
+        *("--target", tiny / "target", "--drafter", tiny / "drafter", "--system", system, "--out", out),
+        *("--requests", tiny / "requests.jsonl", "--settings", *settings, *arguments),
+    )
+
+
+@pytest.fixture(scope="session")
+def whole(tiny, composed, tmp_path_factory):
+    """A run of every kind of setting: what it printed, and its rows."""
+    out = tmp_path_factory.mktemp("whole") / "rows.jsonl"
+    done = speed(tiny, composed, out, "--peer-every", "2", settings=SETTINGS)
+    assert done.returncode == 0, done.stderr
+    return done, out

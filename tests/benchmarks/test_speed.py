@@ -7,10 +7,7 @@ import pytest
 
 from benchmarks.figures import complete_rounds
 from benchmarks.rows import read_lines
-from tests.benchmarks.conftest import run
-
-SETTINGS = ("ar", "chain", "tree:6:0:3", "confident:0.02:6:0:3", "transformers", "transformers-assisted")
-
+from tests.benchmarks.conftest import SETTINGS, run, speed
 
 BROKEN = """
 
@@ -23,24 +20,6 @@ def _broken(tree, chosen, inner=accept):
 
 accept = _broken
 """
-
-
-def speed(tiny, system, out, *arguments, settings=SETTINGS[:3], requests=None):
-    return run(
-        "speed",
-        *("--device", "cpu", "--dtype", "float32", "--context", "128", "--tokens", "12", "--check-tokens", "6"),
-        *("--target", tiny / "target", "--drafter", tiny / "drafter", "--system", system, "--out", out),
-        *("--requests", requests or tiny / "requests.jsonl", "--settings", *settings, *arguments),
-    )
-
-
-@pytest.fixture(scope="module")
-def whole(tiny, composed, tmp_path_factory):
-    """A run of every kind of setting: what it printed, and its rows."""
-    out = tmp_path_factory.mktemp("whole") / "rows.jsonl"
-    done = speed(tiny, composed, out, "--peer-every", "2", settings=SETTINGS)
-    assert done.returncode == 0, done.stderr
-    return done, out
 
 
 def test_a_round_holds_every_setting_and_the_order_moves_on(whole):
