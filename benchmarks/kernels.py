@@ -371,7 +371,8 @@ def host_us(calls: list[Callable[[], Any]]) -> float:
 def device_us(calls: list[Callable[[], Any]], replays: int = 9) -> float:
     """Microseconds a call: median over replays of one graph that holds every call, at least 24 of them."""
     calls = calls * max(1, -(-24 // len(calls)))
-    stream = torch.cuda.Stream()
+    cuda: Any = torch.cuda  # whose streams and events have no types
+    stream = cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         calls[0]()
@@ -383,7 +384,7 @@ def device_us(calls: list[Callable[[], Any]], replays: int = 9) -> float:
             call()
     times_us = []
     for replay in range(2 + replays):
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before, after = (cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
         graph.replay()
         after.record()

@@ -331,12 +331,10 @@ def main() -> int:
     print(f"{git(Path(), '--version').strip()}, Python {sys.version.split()[0]}, {os.cpu_count()} CPUs")
     least, said = min(chosen.entries), []
     for home in chosen.disk:
-        found = {
-            count: measure(
-                home, count, chosen.runs if count == least else -(-chosen.runs // 3), against_git=count == least
-            )
-            for count in sorted(set(chosen.entries))
-        }
+        found = {}
+        for count in sorted(set(chosen.entries)):
+            runs = chosen.runs if count == least else -(-chosen.runs // 3)
+            found[count] = measure(home, count, runs, against_git=count == least)
         said += failures(f"{home} ({disk_of(home)})", found)
     for text in said:
         print(text, file=sys.stderr)
