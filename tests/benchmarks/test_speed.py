@@ -87,7 +87,9 @@ def test_a_stopped_run_goes_on(tiny, composed, tmp_path):
     assert out.read_bytes() == before
 
 
-@pytest.mark.parametrize("what", ["tree", "requests", "target", "jitter", "tokens"])
+@pytest.mark.parametrize(
+    "what", ["tree", "jitter", *(pytest.param(each, marks=pytest.mark.full) for each in ("requests", "target"))]
+)
 def test_rows_of_something_else_are_refused(what, tiny, composed, tmp_path):
     """A file that was measured on another system, target or request set is named as such and stays as it is."""
     out = tmp_path / "rows.jsonl"
