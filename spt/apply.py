@@ -95,10 +95,11 @@ def entries_of(commits: Iterable[Commit]) -> dict[str, str]:
     for commit in commits:
         if commit.oid in reverted:
             continue
-        reverted.update(_reverted(commit.message))
         said = read_trailers(commit.message)
         if said.entry and said.delta:
-            found.setdefault(said.entry, said.delta)
+            found.setdefault(said.entry, said.delta)  # whatever its author's text says, it takes nothing back
+        else:
+            reverted.update(_reverted(commit.message))
     return found
 
 
