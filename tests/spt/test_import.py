@@ -114,6 +114,22 @@ def test_export_writes_the_folder_it_came_from(deployment, shipped, tmp_path):
     assert lock == ["fast-linear", "tree-select", "tuned"]
 
 
+def test_export_never_clears_a_folder_that_is_no_entrys(deployment, tmp_path):
+    """A folder that happens to have the entry's name, or a link in its place, is someone's: nothing in it changes."""
+    write(tmp_path, {"tuned/notes.txt": "precious\n", "elsewhere/notes.txt": "precious\n"})
+    (tmp_path / "fast-linear").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "tree-select").mkdir()
+    before = snapshot(tmp_path)
+
+    foreign = spt("entry", "export", "tuned", "--to", tmp_path, cwd=deployment)
+    linked = spt("entry", "export", "fast-linear", "--to", tmp_path, cwd=deployment)
+
+    assert errors_well(foreign, 2, "holds 'notes.txt' and is no entry")
+    assert errors_well(linked, 2, "is a link")
+    assert snapshot(tmp_path) == before
+    assert spt("entry", "export", "tree-select", "--to", tmp_path, cwd=deployment).code == 0
+
+
 def test_export_keeps_lines_and_drops_files(deployment, tmp_path):
     """Evidence that only the folder has is kept; a file that the entry no longer has is removed."""
     out = tmp_path / "out"
@@ -303,6 +319,51 @@ def test_git_modules_as_a_link_are_refused(deployment, evil, bare_stock):
     repository = evil(("120000", ".gitmodules", blob_of(deployment, b"/etc/passwd")))
 
     assert errors_well(spt("entry", "import", repository, cwd=bare_stock), 2)
+
+
+def raw_records(folder, name, *entries):
+    """An entry's branch in its own repository whose records are `entries`, as a plain `git fetch` may bring it."""
+    card_blob = git(folder, "rev-parse", f"entry/{name}:.spt/entries/{name}/entry.yaml")
+    record = raw_tree(folder, *sorted([("100644", "entry.yaml", card_blob), *entries], key=lambda entry: entry[1]))
+    for part in (name, "entries"):
+        record = raw_tree(folder, ("40000", part, record))
+    patch = git(folder, "rev-parse", f"entry/{name}~1")
+    code = [line.split(None, 3) for line in git(folder, "ls-tree", patch).splitlines()]
+    whole = raw_tree(folder, ("40000", ".spt", record), *((mode.lstrip("0"), path, oid) for mode, _, oid, path in code))
+    git(folder, "update-ref", f"refs/heads/entry/{name}", git(folder, "commit-tree", whole, "-p", patch, "-m", "bad"))
+
+
+@pytest.mark.parametrize("steps", [["..", "..", "evidence"], ["evidence", "..", "..", "outside"], [".git", "hooks"]])
+def test_records_that_lead_outside_are_never_written(deployment, tmp_path, steps):
+    """What came by plain `git fetch` was checked by nobody: no path of it leaves the folder of its entry."""
+    (tmp_path / "to").mkdir()
+    oid, mode = blob_of(deployment), "100644"
+    for step in reversed(steps[1:]):
+        oid, mode = raw_tree(deployment, (mode, step, oid)), "40000"
+    raw_records(deployment, "tuned", (mode, steps[0], oid))
+    before = snapshot(tmp_path / "to")
+
+    assert errors_well(spt("entry", "export", "tuned", "--to", tmp_path / "to", cwd=deployment), 2, "is not allowed")
+    assert snapshot(tmp_path / "to") == before
+    assert spt("entry", "verify", "tuned", cwd=deployment).code == 1
+
+
+@pytest.mark.parametrize("depth", [300, 1500])
+def test_trees_without_end_are_refused(deployment, evil, bare_stock, depth):
+    """A path of very many folders is one line, wherever it stands: no tower of calls falls over it."""
+    index = {"GIT_INDEX_FILE": str(bare_stock.parent / "index")}
+    git(deployment, "update-index", "--add", "--cacheinfo", f"100644,{blob_of(deployment)},{'d/' * depth}x", **index)
+    source = evil(("40000", "checks", git(deployment, "write-tree", **index)))
+
+    for arguments in (["import", source], ["list"], ["verify", "--all"]):
+        ran = spt("entry", *arguments, cwd=bare_stock if arguments[0] == "import" else source)
+        assert "Traceback" not in ran.err
+        assert len(ran.err.splitlines()) <= 2
+    assert references(bare_stock, "refs/heads/entry") == ""
+
+    git(deployment, "branch", "deep", "entry/evil~1")
+    assert spt("export", "rev:deep", "out", cwd=deployment).code == 5
+    assert not (deployment / "out").exists()
 
 
 def test_links_are_no_part_of_a_system_tree(deployment, evil, bare_stock):
