@@ -186,7 +186,7 @@ def _schema_problem(error: Any) -> str:
     if error.validator == "required":
         absent = [name for name in error.validator_value if name not in error.instance]
         return f"{prefix}key '{absent[0]}' is missing"
-    text = " ".join(error.message.split())
+    text = " ".join(error.message.replace(r"\\Z", "$").split())
     return f"{prefix}{text if len(text) <= 200 else text[:200] + '...'}"
 
 

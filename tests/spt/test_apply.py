@@ -7,6 +7,7 @@ import pytest
 
 from tests.spt.toys import (
     ENGINE,
+    INT_OPTION,
     card,
     commit_files,
     engine,
@@ -210,6 +211,21 @@ def test_bad_targets_are_refused(deployment, arguments, word):
 
     assert errors_well(spt("entry", "apply", "fast-linear", *arguments, cwd=deployment), 2, word)
     assert snapshot(deployment) == before
+
+
+def test_one_option_of_two_entries_is_a_conflict(tmp_path):
+    """Entries that declare the same option do not compose, though no line of theirs meets: nothing is written."""
+    root = make_root(tmp_path / "root")
+    for name in ("one", "two"):
+        write_entry(root, name, {f"stock/options/{name}.toml": INT_OPTION.format("same", 32)}, options=["same"])
+    folder = tmp_path / "new"
+    spt("init", folder, "--from", root, cwd=tmp_path)
+    before = snapshot(folder)
+
+    assert errors_well(spt("entry", "apply", "one", "two", cwd=folder), 3, "option 'same' is declared twice")
+    assert snapshot(folder) == before
+    assert spt("entry", "apply", "one", cwd=folder).code == 0
+    assert errors_well(spt("entry", "apply", "two", "--branch", "b", cwd=folder), 3, "'same' is declared twice")
 
 
 def test_the_branch_of_an_entry_is_never_built_upon(deployment):
