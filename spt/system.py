@@ -44,7 +44,7 @@ SHIPPED, WHOLE = "shipped", "whole"
 Value: TypeAlias = str | int | float | bool
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "string": (str,)}
-_MAX_TOML_BYTES = 64 * 1024
+_MAX_TOML_BYTES = 16 * 1024  # the parser's time grows with the square of a dotted key's length
 _MAX_NUMBER = 2**63
 _OPTION_KEYS = {"type", "default", "values", "range", "meaning"}
 

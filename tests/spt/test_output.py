@@ -114,6 +114,25 @@ def test_what_the_machine_refuses_is_one_line(deployment, damage, arguments):
     assert snapshot(deployment) == before
 
 
+@pytest.mark.parametrize("path", ["stock/linear", "stock/engine.py", "entries/tuned/tree/checks", "entries/tuned/tree"])
+def test_what_cannot_be_read_is_not_taken_for_nothing(tmp_path, path):
+    """A file or folder without the right to read it stops the command, and no tree is made without it."""
+    root = make_root(tmp_path / "root")
+    (root / path).chmod(0)
+    # Root may read anything unless it gives that up.
+    weaken = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    command = [*weaken, sys.executable, "-P", "-m", "spt", "init", "new", "--from", str(root)]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=False, text=True
+    )
+    (root / path).chmod(0o755)
+
+    assert ran.returncode == 5, ran.stderr
+    assert ran.stderr.startswith(f"error: '{root / path}")
+    assert "permission denied" in ran.stderr
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_folder_that_is_gone_is_one_line(tmp_path):
     """Standing in a folder that was removed is no traceback."""
     gone = tmp_path / "gone"
