@@ -39,13 +39,16 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 # Characters that HFS+ ignores in names, so that ".g\u200cit" would be ".git" there.
 _IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+_TAKEN = ("sources", "lock.jsonl")
 _REVIEWED = (".gitattributes", ".gitmodules", ".gitignore", "conftest.py")
 
 
 def check_name(name: str) -> str:
     """The name, if it may name an entry or a deployment (docs/records.md); else Usage."""
-    if not _NAME.fullmatch(name) or ".." in name or name.endswith(".lock"):
+    if not _NAME.fullmatch(name) or ".." in name or name.endswith((".lock", ".")):
         raise Usage(f"'{name}' cannot be a name", "lower-case letters, digits, '.', '_' and '-', at most 64 of them")
+    if name in _TAKEN or _RESERVED.fullmatch(name):
+        raise Usage(f"'{name}' cannot be a name", "beside entries' folders that one has a meaning already")
     return name
 
 

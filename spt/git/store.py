@@ -165,6 +165,7 @@ class Store:
                 hint = "switch to another branch there, then run the command again"
                 raise Usage(f"branch '{short}' is to move, and is checked out in '{checked_out[name]}'", hint)
         roots = [new for new, _ in self._staged.values() if new is not None]
+        self._refuse_in_the_way()
         with self.written(roots):
             pins = {name: move for name, move in self._staged.items() if name.startswith("refs/spt/")}
             branches = {name: move for name, move in self._staged.items() if name not in pins}
@@ -174,6 +175,19 @@ class Store:
             self._update(branches, reason)
         self._staged, self._staged_symbolic = {}, {}
         self._read_references()
+
+    def _refuse_in_the_way(self) -> None:
+        """Usage where a reference would be a folder of references too, which git cannot store."""
+        made = {name for name, (new, old) in self._staged.items() if new is not None and old is None}
+        if not made:
+            return
+        folders = {name[:at]: name for name in self.references("") for at, sign in enumerate(name) if sign == "/"}
+        for name in sorted(made):
+            above = (name[:at] for at, sign in enumerate(name) if sign == "/")
+            there = folders.get(name) or next((one for one in above if self.reference(one) is not None), None)
+            if there is not None:
+                short = name.removeprefix("refs/heads/")
+                raise Usage(f"'{there}' is in the way of '{short}'", "give that reference another name")
 
     @contextlib.contextmanager
     def written(self, roots: Iterable[Oid]) -> Iterator[None]:

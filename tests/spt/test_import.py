@@ -253,6 +253,37 @@ def test_a_bundle_grows_when_its_system_gives_another_entry(deployment, system, 
     assert "refs/spt/patch/beta/" in second
 
 
+@pytest.mark.parametrize("name", ["sources", "lock.jsonl", "a.", "con", "aux.x", "a..b", "x.lock"])
+def test_names_that_mean_something_else_are_refused(deployment, tmp_path, name):
+    """No entry can take the place of the lock or of the sources, nor a name that git or a file system refuses."""
+    folder = write_entry(tmp_path, name, {"kernels/x.py": "x\n"})
+    before = snapshot(deployment)
+
+    assert errors_well(spt("entry", "import", folder, cwd=deployment), 2, f"'{name}'")
+    assert snapshot(deployment) == before
+
+
+@pytest.mark.parametrize(
+    ("branch", "arguments"),
+    [
+        ("entry", ["import", "{shipped}/entries"]),
+        ("entry/tuned/mine", ["import", "{shipped}/entries"]),
+        ("side", ["apply", "tree-select", "--branch", "side/x"]),
+        ("side/x", ["apply", "tree-select", "--branch", "side"]),
+    ],
+)
+def test_a_branch_in_the_way_is_named(bare_stock, shipped, branch, arguments):
+    """A reference cannot be a folder too: what stands there is named, and not even a pin is written."""
+    if arguments[0] == "apply":
+        spt("entry", "import", shipped / "entries", cwd=bare_stock)
+    git(bare_stock, "branch", branch)
+    before = snapshot(bare_stock)
+    words = [word.format(shipped=shipped) for word in arguments]
+
+    assert errors_well(spt("entry", *words, cwd=bare_stock), 2, f"'refs/heads/{branch}' is in the way of")
+    assert snapshot(bare_stock) == before
+
+
 # Hostile entries.
 
 

@@ -71,6 +71,7 @@ def test_stock_entries_and_revisions_are_systems(released):
 @pytest.mark.parametrize(
     ("system", "code", "word"),
     [
+        ("", 4, "'' is neither"),
         ("nobody", 4, "'nobody' is neither"),
         ("tuned+nobody", 4, "'nobody' in 'tuned+nobody' is no entry"),
         ("rev:nobody", 4, "'nobody'"),
