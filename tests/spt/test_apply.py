@@ -228,6 +228,18 @@ def test_one_option_of_two_entries_is_a_conflict(tmp_path):
     assert errors_well(spt("entry", "apply", "two", "--branch", "b", cwd=folder), 3, "'same' is declared twice")
 
 
+def test_an_entrys_text_takes_nothing_back(deployment, tmp_path):
+    """An entry whose message speaks of a revert, as a real one would, leaves what is applied applied."""
+    spt("entry", "apply", "tree-select", cwd=deployment)
+    said = {"author": "A <a@b.c>", "date": "2026-01-02T03:04:05Z", "subject": "s"}
+    said["body"] = f"This reverts commit {head(deployment)}."
+    liar = write_entry(tmp_path, "liar", {"kernels/liar.py": "x\n"}, commit=said)
+    spt("entry", "import", liar, cwd=deployment)
+    spt("entry", "apply", "liar", cwd=deployment)
+
+    assert spt("entry", "apply", "tree-select", "--json", cwd=deployment).json["already"] == ["tree-select"]
+
+
 def test_the_branch_of_an_entry_is_never_built_upon(deployment):
     """Standing on entry/NAME, applying is refused: its branch would be no entry any more."""
     git(deployment, "switch", "-q", "entry/tuned")

@@ -454,6 +454,21 @@ def test_an_entry_of_another_stock_is_a_conflict(tmp_path, bare_stock):
     assert errors_well(spt("entry", "import", tmp_path / "d", cwd=bare_stock), 3, "'stock/engine.py'")
 
 
+@pytest.mark.parametrize("path", ["deployment.yaml", "sub/Deployment.YAML", ".SPT/x"])
+def test_no_entry_says_what_is_run(tmp_path, path):
+    """In a repository of any layout an entry brings neither a deployment file nor records in disguise."""
+    folder = tmp_path / "own"
+    git(tmp_path, "init", "-q", "own")
+    commit_files(folder, {"a.c": "x\n"})
+    spt("init", "--stock", "HEAD", cwd=folder)
+    before = snapshot(folder)
+
+    ran = spt("entry", "import", write_entry(tmp_path, "evil", {path: "x\n"}), cwd=folder)
+
+    assert errors_well(ran, 2, f"'{path}'")
+    assert snapshot(folder) == before
+
+
 def test_what_a_reviewer_must_see_is_said(tmp_path):
     """In any repository an entry may touch files that other tools act on; import and show say so."""
     folder = tmp_path / "mine"
