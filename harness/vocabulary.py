@@ -174,7 +174,7 @@ def _gguf_fields(path: Path) -> dict[str, Any]:
     except ImportError:
         raise Missing("the package 'gguf' is not installed here", "pip install gguf") from None
 
-    class Reader(GGUFReader):
+    class Reader(GGUFReader):  # type: ignore[misc] # the library has no types
         """Stops at the end of the file: the library counts on through any length that a damaged file states."""
 
         def _get(self, offset: int, *arguments: Any, **words: Any) -> Any:
