@@ -20,24 +20,21 @@ def accept_kernel(
     length,
     BLOCK: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    ROUNDS: tl.constexpr,
 ):
     node = tl.arange(0, BLOCK)
     parent = tl.load(parent_ptr + node, mask=node < n, other=-1).to(tl.int32)
     token = tl.load(token_ptr + node, mask=node < n, other=-1)
-    wanted = tl.load(choice_ptr + tl.maximum(parent, 0))
-    agreed = ((parent >= 0) & (token == wanted) | (node == 0)).to(tl.int32)
-    # Pointer jumping: after round r a node knows of 2^r generations whether all of them agreed.
-    jump = parent
-    for _ in tl.static_range(ROUNDS):
-        rooted, there = jump < 0, tl.maximum(jump, 0)
-        agreed = tl.where(rooted, agreed, agreed & tl.gather(agreed, there, 0))
-        jump = tl.where(rooted, -1, tl.gather(jump, there, 0))
-    depth = tl.cumsum(agreed, 0) - 1
-    taken = (agreed != 0) & (depth < length)
-    last = tl.max(tl.where(taken, node, 0), 0)
-    count = tl.sum(taken.to(tl.int32), 0)
-    tl.store(path_ptr + depth, node, mask=taken)
+    agreed = (parent >= 0) & (token == tl.load(choice_ptr + tl.maximum(parent, 0)))
+    last = tl.min(node, 0)
+    count = last + 1
+    tl.store(path_ptr, last)
+    # A round a generation, most often few; the lowest child goes on, whatever stands twice among siblings.
+    child = tl.min(tl.where(agreed & (parent == last), node, BLOCK), 0)
+    while (child < BLOCK) & (count < length):
+        tl.store(path_ptr + count, child)
+        last = child
+        count += 1
+        child = tl.min(tl.where(agreed & (parent == last), node, BLOCK), 0)
     place = tl.arange(0, BLOCK_M)
     tl.store(path_ptr + place, tl.zeros([BLOCK_M], tl.int32) + last, mask=(place >= count) & (place < length))
     tl.store(count_ptr, count)
@@ -45,14 +42,14 @@ def accept_kernel(
 
 
 def accept(
-    token: Tensor,  # [n] int32 or int64, n <= 1024: node 0 is the anchor; siblings have distinct tokens
+    token: Tensor,  # [n] int32 or int64, n <= 1024: node 0 is the anchor
     parent: Tensor,  # [n] int32 or int64: parents before children; -1 for node 0 and for padding
     choice: Tensor,  # [n]: the token that the target chose after each node
     length: int | None = None,  # m, the most nodes to accept; n by default
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(path [m] int32, count [1] int32, next_token [1] of choice's type).
 
-    A child of an accepted node is accepted where its token is what the target chose there; node 0 always is.  `path`
+    Node 0 is accepted, and of an accepted node the first child whose token is what the target chose there.  `path`
     holds the accepted nodes by depth and then repeats the last; `count` is their number, the anchor included;
     `next_token` is the target's choice after the last.
     """
@@ -74,7 +71,6 @@ def accept(
         length,
         BLOCK=block,
         BLOCK_M=next_power_of_2(length),
-        ROUNDS=block.bit_length() - 1,
         num_warps=min(8, max(1, block // 64)),
     )
     return path, count, next_token

@@ -9,7 +9,7 @@ from spt.errors import Usage
 from spt.git.objects import Oid
 from spt.git.store import Store
 from spt.git.worktree import add_worktree, advance
-from spt.memory import Memory
+from spt.memory import BRANCH, Memory
 from spt.system import export, system_tree
 
 __all__ = ["Done", "Request", "run"]
@@ -54,7 +54,9 @@ def run(path: Path, request: Request) -> Done:
     here = not any(one is not None for one in elsewhere)
     if request.onto and here:
         raise Usage("--onto needs --branch, --worktree, --tree-only or --export", "your branch stays what it is")
-    if (request.variant or request.enable) and not here:
+    if request.variant and not request.enable:
+        raise Usage(f"--variant '{request.variant}' says what --enable takes", "add --enable, or leave --variant away")
+    if request.enable and not here:
         raise Usage("--enable goes with applying to the current branch")
     store = Store.find(path)
     with store.locked():
@@ -87,7 +89,10 @@ def _start(store: Store, request: Request) -> Oid:
     branch, head = store.head()
     if head is None:
         raise Usage("the current branch has no commit yet", "`--onto refs/spt/stock/current --branch NAME` starts one")
-    if branch is None and not (request.branch or request.worktree or request.tree_only or request.folder):
+    here = not (request.branch or request.worktree or request.tree_only or request.folder)
+    if here and branch is not None and branch.startswith(BRANCH):
+        raise Usage(f"the current branch '{branch.removeprefix('refs/heads/')}' is an entry's own", "switch to another")
+    if branch is None and here:
         raise Usage("HEAD is detached", "switch to a branch, or name one with --branch")
     return head
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from spt.errors import Conflict
+from spt.errors import Conflict, Usage
 from spt.git.compose import Composition, PreimageDiffers
 from spt.git.message import read_trailers
 from spt.git.objects import Commit, Oid
 from spt.memory import STOCK, Memory
-from spt.system import system_tree
+from spt.system import options_of, system_tree
 
 __all__ = ["Applied", "apply", "entries_of", "history"]
 
@@ -45,6 +45,7 @@ def apply(memory: Memory, names: Iterable[str], start: Oid) -> Applied:
         patch = memory.entry(name).patch
         commit = objects.add_commit(tree, [commit], patch.author, patch.message)
         made.append((name, commit))
+    _refuse_double_options(memory, tree)
     return Applied(commit, tree, tuple(made), tuple(composition.ordered(wanted & set(there))))
 
 
@@ -54,6 +55,14 @@ def _refuse_other_delta(memory: Memory, composition: Composition, name: str, del
             f"this branch has entry '{name}' with delta {delta_id[:12]}, which is not the one of now",
             "apply to a branch from stock: `spt entry apply NAME --onto REV --branch NEW`",
         )
+
+
+def _refuse_double_options(memory: Memory, tree: Oid) -> None:
+    """Entries may compose line by line and still declare one option twice, which no engine would load."""
+    try:
+        options_of(memory.objects, system_tree(memory.objects, tree, memory.layout))
+    except Usage as error:
+        raise Conflict(error.message, "an option has one owner: one of the entries must give up the name") from error
 
 
 def _step(composition: Composition, tree: Oid, before: Set[str], name: str) -> Oid:
@@ -95,10 +104,11 @@ def entries_of(commits: Iterable[Commit]) -> dict[str, str]:
     for commit in commits:
         if commit.oid in reverted:
             continue
-        reverted.update(_reverted(commit.message))
         said = read_trailers(commit.message)
         if said.entry and said.delta:
-            found.setdefault(said.entry, said.delta)
+            found.setdefault(said.entry, said.delta)  # whatever its author's text says, it takes nothing back
+        else:
+            reverted.update(_reverted(commit.message))
     return found
 
 

@@ -79,7 +79,13 @@ def run_checks(memory: Memory, name: str, time_limit_s: float = TIME_LIMIT_S) ->
 
 
 def _run(command: str, folder: Path, time_limit_s: float) -> CheckResult:
-    words = [sys.executable if word in ("python", "python3") else word for word in shlex.split(command)]
+    try:
+        parts = shlex.split(command)
+    except ValueError as error:
+        return CheckResult(command, 127, 0.0, f"not a command: {str(error).lower()}")
+    if not parts:
+        return CheckResult(command, 127, 0.0, "not a command: it is empty")
+    words = [sys.executable if word in ("python", "python3") else word for word in parts]
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
     environment |= {"HOME": str(folder.parent), "TMPDIR": str(folder.parent)}
     environment |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}

@@ -137,7 +137,7 @@ def _working_tree(linked: Store, objects: Objects) -> Oid:
         extra: Mapping[str, str] = {
             "GIT_INDEX_FILE": str(scratch / "index"),
             "GIT_OBJECT_DIRECTORY": str(scratch),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(linked.common / "objects"),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(linked.common / "objects"),
         }
         switches = [("core.excludesFile", str(scratch / "exclude"))]
         where = linked.work_tree
@@ -147,6 +147,12 @@ def _working_tree(linked: Store, objects: Objects) -> Oid:
         tree = said.decode().strip()
         objects.copy(Objects(scratch, linked.common / "objects"), [tree])
     return tree
+
+
+def _quoted(path: Path) -> str:
+    """A path as git reads it in a list of paths, where a colon would end it."""
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
 
 
 def _has_markers(data: bytes) -> bool:

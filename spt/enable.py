@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,9 @@ def enabled(file: Path, cards: Sequence[Card], variant: str | None, objects: Obj
         text = file.read_bytes()
     except FileNotFoundError as error:
         raise Missing(f"there is no '{file}'", "--enable writes into the deployment file of the repository") from error
-    read_yaml(text, file.name)
+    held = read_yaml(text, file.name)
+    if not isinstance(held, dict) or not isinstance(held.get("options") or {}, dict):
+        raise Usage(f"{file.name}: a deployment file is a mapping, and so are its options")
     declared = options_of(objects, tree)
     values: dict[str, Value] = {}
     for card in cards:
@@ -74,9 +77,10 @@ def _with_options(text: bytes, values: dict[str, Value]) -> bytes:
 
 
 def enable(file: Path, text: bytes) -> None:
-    """Writes a deployment file at once, or not at all."""
+    """Writes a deployment file at once, or not at all; it keeps its mode, and a link to it stays one."""
+    file = file.resolve()
     handle, part = tempfile.mkstemp(prefix=".spt-", dir=file.parent)
     with os.fdopen(handle, "wb") as out:
         out.write(text)
-    Path(part).chmod(0o644)
+    Path(part).chmod(stat.S_IMODE(file.stat().st_mode))
     Path(part).replace(file)

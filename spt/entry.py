@@ -5,6 +5,7 @@
 `edits.patch` are records: in git they lie under `.spt/entries/<name>/` of the entry's branch.
 """
 
+import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from spt.errors import Conflict, Usage
 from spt.formats import check, read_jsonl, read_yaml
 from spt.git.objects import FILE, GITLINK, LINK, MAX_BLOB_BYTES, Objects, Oid, Person, State
 from spt.git.patch import Edit, apply_edit, parse_patch, write_patch
-from spt.git.tree import Delta, Row
+from spt.git.tree import Delta, Row, fold
 from spt.system import FOLDERS, SHIPPED, SUFFIXES, options_of
 
 __all__ = [
@@ -38,13 +39,16 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 # Characters that HFS+ ignores in names, so that ".g\u200cit" would be ".git" there.
 _IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+_TAKEN = ("sources", "lock.jsonl")
 _REVIEWED = (".gitattributes", ".gitmodules", ".gitignore", "conftest.py")
 
 
 def check_name(name: str) -> str:
     """The name, if it may name an entry or a deployment (docs/records.md); else Usage."""
-    if not _NAME.fullmatch(name) or ".." in name or name.endswith(".lock"):
+    if not _NAME.fullmatch(name) or ".." in name or name.endswith((".lock", ".")):
         raise Usage(f"'{name}' cannot be a name", "lower-case letters, digits, '.', '_' and '-', at most 64 of them")
+    if name in _TAKEN or _RESERVED.fullmatch(name):
+        raise Usage(f"'{name}' cannot be a name", "beside entries' folders that one has a meaning already")
     return name
 
 
@@ -208,11 +212,20 @@ def read_folder(folder: Path) -> EntryFiles:
 def _plain_files(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise Usage(f"'{folder}' is not a folder")
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink():
-            raise Usage(f"'{path}' is a link", "an entry folder holds plain files")
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path
+    for place, folders, names in os.walk(folder, onerror=_raise):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for path in (Path(place) / name for name in sorted([*folders, *names])):
+            if path.is_symlink():
+                raise Usage(f"'{path}' is a link", "an entry folder holds plain files")
+            if not path.is_dir() and not path.is_file():
+                raise Usage(f"'{path}' is no plain file", "an entry folder holds plain files")
+            if path.is_file():
+                yield path
+
+
+def _raise(error: OSError) -> None:
+    """A folder that cannot be read is no empty folder."""
+    raise error
 
 
 def _read_plain(path: Path) -> bytes:
@@ -271,9 +284,12 @@ def _same(name: str, key: str, says: object, does: object) -> None:
 
 def _lint_row(name: str, row: Row, layout: str) -> None:
     top, _, rest = row.path.partition("/")
-    if top == ".spt":
+    last = fold(row.path.rpartition("/")[2])
+    if fold(top) == ".spt":
         raise Usage(f"entry '{name}' touches '{row.path}'", "records are no part of an entry's code")
-    if row.new is not None and row.new.mode == LINK and row.path.rpartition("/")[2].startswith(".git"):
+    if last == "deployment.yaml":
+        raise Usage(f"entry '{name}' touches '{row.path}'", "what runs a deployment is its user's alone to say")
+    if row.new is not None and row.new.mode == LINK and last.startswith(".git"):
         raise Usage(f"entry '{name}' makes '{row.path}' a link", "git would read settings through it")
     if layout != SHIPPED:
         return

@@ -70,9 +70,13 @@ def _state(memory: Memory, name: str, line: dict[str, Any]) -> str:
 
 def _trees_of_now(memory: Memory, name: str) -> set[str]:
     """Systems that hold the entry and that today's entries still make: its own, and sources with today's deltas."""
-    now = {f"{one}@{entry.delta.id}" for one, entry in memory.entries.items()}
-    sources = (line for line in lines_of(memory, name) if set(line["entries"]) <= now)
+    sources = (line for line in lines_of(memory, name) if all(_is_of_now(memory, pin) for pin in line["entries"]))
     return {memory.entry(name).patch.tree, *(line["tree"] for line in sources)}
+
+
+def _is_of_now(memory: Memory, pin: str) -> bool:
+    name, _, delta_id = pin.partition("@")
+    return name in memory.entries and memory.entries[name].delta.id == delta_id
 
 
 def _ratio(line: dict[str, Any]) -> RawRatio | Speedup | None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spt.entry import delta_files, read_folder
+from spt.entry import check_path, delta_files, read_folder
+from spt.errors import Usage
 from spt.formats import write_jsonl
 from spt.git.incoming import write_bundle
 from spt.git.objects import Objects
@@ -29,11 +30,25 @@ def write_entry(folder: Path, objects: Objects, delta: Delta, records: Mapping[s
     files = {**records, **{f"tree/{path}": data for path, data in added.items()}}
     if patch:
         files["edits.patch"] = patch
-    changed = [name for name, data in sorted(files.items()) if _write(folder / name, data, folder.parent)]
+    for name in files:
+        check_path(name)
+    _refuse_foreign(folder, files)
+    # The card comes first: it is what says that the folder is an entry's.
+    names = ["entry.yaml", *sorted(files.keys() - {"entry.yaml"})]
+    changed = [name for name in names if _write(folder / name, files[name], folder.parent)]
     surplus = [path for path in _files(folder) if path.relative_to(folder).as_posix() not in files]
     for path in surplus:
         path.unlink()
     return bool(changed or surplus)
+
+
+def _refuse_foreign(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Usage where a folder without a card has files: they are someone's, and would be cleared away; or a link."""
+    linked = [path for path in (folder, *folder.rglob("*")) if path.is_symlink()]
+    if linked:
+        raise Usage(f"'{linked[0]}' is a link", "an entry folder holds plain files")
+    if not (folder / "entry.yaml").is_file() and (found := next(_files(folder), None)) is not None:
+        raise Usage(f"'{folder}' holds '{found.relative_to(folder)}' and is no entry", "name another folder with --to")
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -73,6 +88,7 @@ def export_entry(memory: Memory, name: str, to: Path) -> list[Path]:
     Source and evidence lines that the folder holds already are kept.
     """
     entry, folder = memory.entry(name), to / name
+    memory.card(name)  # a branch that has none is refused before anything is written
     records: Mapping[str, bytes] = memory.records(name)
     if (folder / "entry.yaml").is_file():
         records = merged_records(read_folder(folder).records, records)

@@ -8,6 +8,8 @@ Every error is one line that names the file and the place in it.
 import functools
 import hashlib
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import Any
@@ -18,6 +20,8 @@ __all__ = ["MAX_DEPTH", "MAX_YAML_BYTES", "canonical", "check", "read_json", "re
 
 MAX_YAML_BYTES = 64 * 1024
 MAX_DEPTH = 20
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")
+_MAX_INTEGER = 2**64
 
 
 def read_yaml(data: bytes, where: str) -> Any:
@@ -84,6 +88,8 @@ class _Reader:
         if event.tag is not None:
             self._refuse(event, f"tags are not allowed: '{event.tag}'")
         if isinstance(event, kinds.ScalarEvent):
+            if _CONTROL.search(event.value):
+                self._refuse(event, "control characters are not allowed")
             is_null = not event.style and event.value in ("", "null", "~")
             return None if is_null else event.value
         if isinstance(event, kinds.SequenceStartEvent):
@@ -113,14 +119,24 @@ class _Reader:
         return mapping
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"number '{text[:20]}' is out of range")
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > 21 or not -_MAX_INTEGER < (value := int(text)) < _MAX_INTEGER:
+        raise ValueError(f"number '{text[:20]}' is out of range")
+    return value
 
 
 def read_json(data: bytes | str, where: str) -> Any:
-    """One JSON value; keys given twice, NaN and Infinity are errors."""
+    """One JSON value; keys given twice, NaN, Infinity and numbers of 64 bits or more are errors."""
     try:
-        return json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return json.loads(
+            data, object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite, parse_int=_integer
+        )
     except RecursionError as error:
         raise Usage(f"{where}: nested too deep") from error
     except ValueError as error:  # covers JSONDecodeError and UnicodeDecodeError
@@ -170,7 +186,7 @@ def _schema_problem(error: Any) -> str:
     if error.validator == "required":
         absent = [name for name in error.validator_value if name not in error.instance]
         return f"{prefix}key '{absent[0]}' is missing"
-    text = " ".join(error.message.split())
+    text = " ".join(error.message.replace(r"\\Z", "$").split())
     return f"{prefix}{text if len(text) <= 200 else text[:200] + '...'}"
 
 
@@ -180,7 +196,7 @@ def _validator(kind: str) -> Any:
     import referencing
 
     schemas = {
-        path.name: json.loads(path.read_text())
+        path.name: json.loads(path.read_text(), object_hook=_whole)
         for path in resources.files("spt.schemas").iterdir()
         if path.name.endswith(".json")
     }
@@ -188,6 +204,12 @@ def _validator(kind: str) -> Any:
         (name, referencing.Resource.from_contents(schema)) for name, schema in schemas.items()
     )
     return jsonschema.Draft202012Validator({"$ref": f"{kind}.json"}, registry=registry)
+
+
+def _whole(schema: dict[str, Any]) -> dict[str, Any]:
+    """`pattern` as JSON schema means it: `$` is the end of the text, not the place before a last line break."""
+    pattern = schema.get("pattern")
+    return schema | {"pattern": re.sub(r"(?<!\\)\$", r"\\Z", pattern)} if isinstance(pattern, str) else schema
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Where entries are found: in a deployment repository, in this project's own checkout, or among what ships."""
 
+import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -104,9 +105,18 @@ class Checkout(Home):
             store.objects.lend(own.common / "objects")
         return store
 
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        """The lock of the checkout's repository, where it has one."""
+        store = Store.at(self.root)
+        return contextlib.nullcontext() if store is None else store.locked()
+
     def refresh(self, names: list[str], *, everything: bool) -> dict[str, str]:
         if not everything:
             raise Usage("in a checkout all entries are refreshed together", "`spt entry refresh --all`")
+        with self._locked():
+            return self._refresh()
+
+    def _refresh(self) -> dict[str, str]:
         objects = self._history().objects
         carried = list(refresh_files(objects, plain_tree(objects, self.root), read_folders(self.folder)))
         lock = read_lock(self.folder)
@@ -135,12 +145,14 @@ class Checkout(Home):
             raise Usage("in a checkout an entry is written to its own entries/", "leave --to away")
         if not edit_folder(store, name).exists():
             raise Missing(f"entry '{name}' is not open", f"`spt entry edit {name}` opens it")
-        objects, entries = store.objects, read_folders(self.folder)
-        stock = plain_tree(objects, self.root)
-        composition, _ = opened_files(objects, stock, entries, name)
-        records = next(files.records for files in entries if files.card.name == name)
-        back = read_edit(store, objects, composition, name, records["entry.yaml"])
-        write_entry(self.folder / name, objects, back.delta, merged_records(records, {"entry.yaml": back.card_data}))
+        with store.locked():
+            objects, entries = store.objects, read_folders(self.folder)
+            stock = plain_tree(objects, self.root)
+            composition, _ = opened_files(objects, stock, entries, name)
+            records = next(files.records for files in entries if files.card.name == name)
+            back = read_edit(store, objects, composition, name, records["entry.yaml"])
+            records = merged_records(records, {"entry.yaml": back.card_data})
+            write_entry(self.folder / name, objects, back.delta, records)
         return [self.folder / name]
 
 

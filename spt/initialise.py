@@ -18,7 +18,7 @@ from spt.system import WHOLE, layout_of, system_tree
 __all__ = ["Initialised", "init_shipped", "init_stock", "plain_tree", "shipped_memory"]
 
 _BRANCH = "refs/heads/main"
-_PRIVATE = ("/deployment.yaml", "__pycache__/")
+_PRIVATE = (b"/deployment.yaml", b"__pycache__/")
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ def _exclude(store: Store) -> None:
     assert store.common is not None
     path = store.common / "info" / "exclude"
     path.parent.mkdir(exist_ok=True)
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_bytes().splitlines() if path.exists() else []  # bytes, since names are
     wanted = [*lines, *(line for line in _PRIVATE if line not in lines)]
     if wanted != lines:
         part = path.with_name("exclude.spt")
-        part.write_text("".join(f"{line}\n" for line in wanted))
+        part.write_bytes(b"".join(line + b"\n" for line in wanted))
         part.replace(path)
 
 

@@ -166,6 +166,8 @@ def merged_records(held: Mapping[str, bytes], given: Mapping[str, bytes]) -> dic
 
 def import_entries(memory: Memory, source: str, names: Sequence[str] = ()) -> dict[str, str]:
     """Stages the entries of a folder, a repository or a bundle, with the sources that are found beside them."""
+    if not source:
+        raise Usage("'' names no folder, repository or bundle")
     folder = Path(source)
     if not (folder / "entry.yaml").is_file() and not any(folder.glob("*/entry.yaml")):
         return admit_repository(memory, source, names)

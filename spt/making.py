@@ -17,6 +17,8 @@ from spt.system import options_of
 
 __all__ = ["make_entry"]
 
+_DAY_MIN = 24 * 60
+
 
 def make_entry(
     memory: Memory,
@@ -58,6 +60,10 @@ def _written_card(memory: Memory, name: str, found: Draft, contract: str, invari
     from ruamel.yaml import YAML
 
     subject, body = split_message(found.newest.message)
+    if not subject:
+        raise Usage(
+            f"commit '{found.newest.oid[:12]}' has no message to make a card of", "give a whole one with --yaml"
+        )
     options, seams = _added(memory, found)
     commit = {"author": _person(found.newest.author), "date": _date(found.newest.author), "subject": subject}
     record = {
@@ -100,6 +106,10 @@ def _person(author: Person) -> str:
 
 
 def _date(author: Person) -> str:
-    zone = timezone(timedelta(minutes=author.zone_min)) if author.zone_min else UTC
-    text = datetime.fromtimestamp(author.time_s, zone).isoformat(timespec="seconds")
+    is_zone = 0 < abs(author.zone_min) < _DAY_MIN  # git lets a commit say anything
+    zone = timezone(timedelta(minutes=author.zone_min)) if is_zone else UTC
+    try:
+        text = datetime.fromtimestamp(author.time_s, zone).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError) as error:
+        raise Usage(f"a commit's date '{author.time_s}' is none of the calendar", "give a card with --yaml") from error
     return text.replace("+00:00", "Z")

@@ -9,6 +9,7 @@ trees, and entry.yaml in R is the authority that both are checked against.
 
 import contextlib
 import json
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spt.entry import Card, check_name, flags, lint, read_card
+from spt.entry import Card, check_name, check_path, flags, lint, read_card
 from spt.errors import Missing, SptError, Usage
 from spt.formats import schema_digest
 from spt.git.compose import Composition, Part, topological
@@ -193,6 +194,8 @@ class Memory:
         Raises Usage where the entry leaves its room or its card does not tell the truth about it.
         """
         objects = self.objects
+        for row in delta.rows:
+            check_path(row.path)
         result = splice(objects, base_tree, {row.path: row.new for row in delta.rows})
         lint(objects, card, delta, base_tree, result, self.layout)
         pins = tuple((other, self.entry(other).delta.id) for other in card.requires)
@@ -305,10 +308,10 @@ class _CardCache:
         self.grown = False
         if self.path is not None and self.path.is_file():
             # A damaged cache is no one's data: it is made anew.
-            with contextlib.suppress(ValueError, OSError):
+            with contextlib.suppress(ValueError, OSError, TypeError, KeyError):
                 held = json.loads(self.path.read_bytes())
-                if held.get("schema") == schema_digest("entry"):
-                    self.known = held["cards"]
+                if held["schema"] == schema_digest("entry"):
+                    self.known = dict(held["cards"])
 
     def card(self, objects: Objects, blob: Oid, where: str) -> Card:
         if blob not in self.known:
@@ -317,10 +320,12 @@ class _CardCache:
         return Card(self.known[blob])
 
     def save(self) -> None:
-        """Keeps what was parsed for the next command."""
+        """Keeps what was parsed for the next command, where that can be written: looking needs no right to write."""
         if self.path is None or not self.grown:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_suffix(".part")
-        part.write_text(json.dumps({"schema": schema_digest("entry"), "cards": self.known}))
-        part.replace(self.path)
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".spt-", dir=self.path.parent) as folder:
+                part = Path(folder) / self.path.name
+                part.write_text(json.dumps({"schema": schema_digest("entry"), "cards": self.known}))
+                part.replace(self.path)

@@ -26,8 +26,9 @@ def resolve_at(path: Path, text: str | None) -> tuple[Objects, System]:
         objects = Objects()  # no entry need be looked at for this
         return objects, System(plain_tree(objects, home.root), {}, "stock")
     memory = home.memory
-    word = text or ("stock" if memory.store.head()[1] is None else "rev:HEAD")
-    return memory.objects, resolve(memory, word)
+    if text is None:
+        text = "stock" if memory.store.head()[1] is None else "rev:HEAD"
+    return memory.objects, resolve(memory, text)
 
 
 def resolve(memory: Memory, text: str) -> System:

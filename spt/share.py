@@ -4,6 +4,7 @@ An installed wheel carries them in `spt/data`; a checkout (or an editable instal
 This module imports the standard library only: `setup.py` runs it to fill the wheel.
 """
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,9 +50,20 @@ def copy_shipped(root: Path, to: Path) -> None:
 
 
 def _files(root: Path, folder: str, suffixes: tuple[str, ...] | None) -> Iterator[Path]:
-    for path in sorted((root / folder).rglob("*")):
+    for path in sorted(_below(root / folder)):
         relative = path.relative_to(root)
         if any(part in _NEVER or part.startswith(".") for part in relative.parts):
             continue
         if path.is_file() and not path.is_symlink() and (suffixes is None or path.suffix in suffixes):
             yield relative
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Every path below a folder, if it is there; OSError where something cannot be read, which is not nothing."""
+    if folder.is_dir():
+        for place, folders, names in os.walk(folder, onerror=_raise):
+            yield from (Path(place) / name for name in (*folders, *names))
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -44,6 +44,8 @@ SHIPPED, WHOLE = "shipped", "whole"
 Value: TypeAlias = str | int | float | bool
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "string": (str,)}
+_MAX_TOML_BYTES = 16 * 1024  # the parser's time grows with the square of a dotted key's length
+_MAX_NUMBER = 2**63
 _OPTION_KEYS = {"type", "default", "values", "range", "meaning"}
 
 
@@ -106,7 +108,9 @@ class Option:
 
 
 def _has_type(value: object, kind: str) -> bool:
-    return isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
+    if not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
+        return False
+    return not isinstance(value, int | float) or abs(value) < _MAX_NUMBER
 
 
 def _from_text(kind: str, text: str) -> object:
@@ -137,9 +141,13 @@ def options_of(objects: Objects, tree: Oid) -> dict[str, Option]:
 
 
 def _read_toml(objects: Objects, tree: Oid, where: str, data: bytes) -> Iterable[Option]:
+    if len(data) > _MAX_TOML_BYTES:
+        raise Usage(f"{where}: {len(data)} bytes are more than the {_MAX_TOML_BYTES} that an options file may have")
     try:
         tables = _parsed_toml(data)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise Usage(f"{where}: nested too deep") from error
+    except ValueError as error:  # covers TOMLDecodeError, UnicodeDecodeError and numbers of thousands of digits
         raise Usage(f"{where}: {str(error).splitlines()[0]}") from error
     for name, table in tables.items():
         yield _option(objects, tree, where, name, table)
@@ -158,7 +166,7 @@ def _option(objects: Objects, tree: Oid, where: str, name: str, table: object) -
         problem = f"unknown key '{unknown[0]}'" if unknown else f"key '{absent[0]}' is missing"
         raise Usage(f"{where}: '{name}': {problem}")
     kind, values, span = table["type"], table.get("values"), table.get("range")
-    if kind not in _TYPES:
+    if not isinstance(kind, str) or kind not in _TYPES:
         raise Usage(f"{where}: '{name}': type '{kind}' is not one of {', '.join(_TYPES)}")
     is_seam = values == "modules"
     if is_seam:
@@ -186,7 +194,7 @@ def _option(objects: Objects, tree: Oid, where: str, name: str, table: object) -
 def _is_span(span: object) -> bool:
     if not isinstance(span, list) or len(span) != 2:
         return False
-    return all(isinstance(end, int | float) and not isinstance(end, bool) for end in span) and span[0] <= span[1]
+    return all(_has_type(end, "float") for end in span) and span[0] <= span[1]
 
 
 def _modules(objects: Objects, tree: Oid, seam: str) -> list[str]:

@@ -59,7 +59,11 @@ def exit_code(reports: Iterable[Report]) -> int:
 def verify(memory: Memory, name: str) -> Report:
     """Checks one entry; Missing for a name that no branch has."""
     if name in memory.broken:
-        broken = Finding(DIFFERS, (Difference("record", memory.broken[name].message),))
+        error = memory.broken[name]
+        if isinstance(error, Missing):
+            absent = Finding(UNAVAILABLE, (Difference("history", error.message),))
+            return Report(name, absent, absent, absent)
+        broken = Finding(DIFFERS, (Difference("record", error.message),))
         skipped = Finding(UNAVAILABLE, (Difference("history", "the branch is no entry"),))
         return Report(name, skipped, skipped, broken)
     entry = memory.entry(name)

@@ -1,13 +1,15 @@
 """The command line: parse, call, print.  One command a file, imported when it is used."""
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 
 import click
 
-from spt.errors import SptError
+from spt.cli.output import say
+from spt.errors import SptError, Unsupported, Usage
 from spt.version import __version__
 
 __all__ = ["LazyGroup", "main"]
@@ -70,18 +72,41 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The `spt` command: errors become one line and a hint on standard error, and a documented exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # UTF-8 lacks only what stands for bytes of a path; that another encoding lacks letters is no reason to fail.
+        is_utf8 = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+        sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "backslashreplace")
     try:
         # Without standalone mode click returns the code of `ctx.exit`.
         status = cli.main(args=None if arguments is None else list(arguments), prog_name="spt", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
-        error.show()
-        sys.exit(2)
+        sys.exit(_complain(_misspoken(error)))
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         sys.exit(130)
     except SptError as error:
-        click.echo(f"error: {error.message}", err=True)
-        if error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
-        sys.exit(error.exit_code)
+        sys.exit(_complain(error))
+    except OSError as error:
+        where = f"'{os.fsdecode(error.filename)}': " if isinstance(error.filename, str | bytes) else ""
+        problem = (error.strerror or str(error)).lower()
+        sys.exit(_complain(Unsupported(f"{where}{problem}", "the same command finishes the work once that is mended")))
+
+
+def _complain(error: SptError) -> int:
+    """Prints an error as one line, and its hint as another; returns the exit code."""
+    say(f"error: {error.message}")
+    if error.hint:
+        say(f"hint: {error.hint}")
+    return error.exit_code
+
+
+def _misspoken(error: click.ClickException) -> Usage:
+    """What click says about the user's words, as all other errors are said."""
+    if isinstance(error, click.NoSuchOption):
+        text = f"there is no option '{error.option_name}'"
+    else:
+        text = error.format_message().removesuffix(".")
+        text = f"{text[:1].lower()}{text[1:]}"
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return Usage(text, f"`{context.command_path if context else 'spt'} --help` shows how it goes")

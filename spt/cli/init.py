@@ -38,6 +38,8 @@ def init(folder: Path, stock: str | None, root: Path | None, no_sources: bool, a
     if stock is not None:
         if root is not None:
             raise Usage("--from and --stock exclude each other")
+        if no_sources:
+            raise Usage("--no-sources and --stock exclude each other", "a revision brings no source systems")
         done = init_stock(folder, stock)
     else:
         done = init_shipped(folder, root or spt.share.shipped_root(), sources=not no_sources)

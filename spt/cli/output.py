@@ -1,29 +1,44 @@
 """What commands print: data on standard output, talk on standard error, colour never carrying meaning."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["data", "print_json", "say", "table"]
+__all__ = ["data", "print_json", "printable", "say", "show_path", "table"]
+
+# Control characters of both sets, line breaks, marks that change the direction of text, bytes that were no text.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """The text as one line that cannot steer a terminal: what is not to be printed is shown as an escape."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def data(text: str) -> None:
     """One line of the answer, on standard output."""
-    click.echo(text)
+    click.echo(printable(text))
 
 
 def say(text: str) -> None:
     """One line about the work, on standard error."""
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
+
+
+def show_path(path: Path) -> None:
+    """A path as an answer, byte for byte, since another program may read it."""
+    click.echo(str(path))
 
 
 def print_json(value: Any) -> None:
-    """The answer as JSON, on standard output."""
-    click.echo(json.dumps(value, indent=1, ensure_ascii=False))
+    """The answer as JSON, on standard output; ASCII, so that no locale and no terminal makes it something else."""
+    click.echo(json.dumps(value, indent=1, allow_nan=False))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -35,5 +50,5 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     made = Table(*columns, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
+        made.add_row(*(Text(printable(cell)) for cell in row))
     Console(file=sys.stdout, width=shutil.get_terminal_size((120, 24)).columns, highlight=False).print(made)

@@ -41,7 +41,16 @@ def fetched(source: str, patterns: Sequence[str]) -> Iterator[Store]:
     with scratch_folder() as folder:
         git("init", "-q", "--bare", "--template=", str(folder))
         refspecs = [f"+{pattern}:{pattern}" for pattern in patterns]
-        command = ["fetch", "-q", "--no-tags", "--no-write-fetch-head", "--end-of-options", where, *refspecs]
+        command = [
+            "fetch",
+            "-q",
+            "--no-tags",
+            "--update-shallow",
+            "--no-write-fetch-head",
+            "--end-of-options",
+            where,
+            *refspecs,
+        ]
         try:
             git(*command, git_dir=folder, switches=_TRANSPORTS, file_limit_bytes=_MAX_PACK_BYTES)
         except GitFailed as error:

@@ -23,7 +23,8 @@ __all__ = ["Edit", "apply_edit", "blob_id", "parse_patch", "write_patch"]
 _CONTEXT = 3
 _NONE = "0" * 40
 _MODES = {f"{mode:06o}": mode for mode in (FILE, EXECUTABLE, LINK)}
-_HUNK = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_HUNK = re.compile(rb"^@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
+_LITERAL = re.compile(rb"^literal (\d{1,9})\n")
 _INDEX = re.compile(r"^index ([0-9a-f]{40})\.\.([0-9a-f]{40})(?: (\d{6}))?$")
 _ESCAPES = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
 
@@ -223,13 +224,18 @@ class _Parser:
         self.at += 1
 
     def _hunks(self) -> Iterator[Hunk]:
+        done = 0
         while match := _HUNK.match(self._peek()):
-            self.at += 1
             old_count, new_count = int(match[2] or 1), int(match[4] or 1)
-            yield from self._changes(int(match[1]) - (old_count > 0), old_count, new_count)
+            start = int(match[1]) - (old_count > 0)
+            if start < done:
+                raise self._refuse("a hunk lies before or in the one above it")
+            done = start + old_count
+            self.at += 1
+            yield self._changes(start, old_count, new_count)
 
-    def _changes(self, start: int, old_count: int, new_count: int) -> Iterator[Hunk]:
-        """The hunks of one `@@` section, context included as hunks that change nothing, so that it is checked."""
+    def _changes(self, start: int, old_count: int, new_count: int) -> Hunk:
+        """One `@@` section as a hunk, its context included, so that it is checked."""
         old: list[bytes] = []
         new: list[bytes] = []
         while len(old) < old_count or len(new) < new_count:
@@ -248,7 +254,7 @@ class _Parser:
                 new.append(text)
         if (len(old), len(new)) != (old_count, new_count):
             raise self._refuse("a hunk is longer than it says")
-        yield Hunk(start, start + old_count, tuple(new))
+        return Hunk(start, start + old_count, tuple(new))
 
     def _binary(self) -> bytes:
         self.at += 1
@@ -260,8 +266,8 @@ class _Parser:
         return data
 
     def _literal(self) -> tuple[int, bytes]:
-        word, _, number = self._text().partition(" ")
-        if word != "literal" or not number.isdigit() or int(number) > MAX_BLOB_BYTES:
+        literal = _LITERAL.match(self._peek())
+        if literal is None or int(literal[1]) > MAX_BLOB_BYTES:
             raise self._refuse("a whole binary literal of allowed size expected (`git diff --binary` may write deltas)")
         self.at += 1
         packed = bytearray()
@@ -275,7 +281,7 @@ class _Parser:
         self.at += 1
         unpacked = zlib.decompressobj()
         try:
-            return int(number), unpacked.decompress(bytes(packed), MAX_BLOB_BYTES)
+            return int(literal[1]), unpacked.decompress(bytes(packed), MAX_BLOB_BYTES)
         except zlib.error as error:
             raise self._refuse("a binary literal does not inflate") from error
 

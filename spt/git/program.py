@@ -23,6 +23,7 @@ _SET = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_GRAFT_FILE": os.devnull,
 }
 _SWITCHES = (
     ("core.hooksPath", os.devnull),
@@ -94,6 +95,8 @@ def git(
             preexec_fn=None if file_limit_bytes is None else lambda: _limit_files(file_limit_bytes),
         )
     except FileNotFoundError as error:
+        if error.filename != "git":
+            raise
         raise Missing("the program 'git' is not there", "install git 2.34 or newer") from error
     if done.returncode:
         raise GitFailed(arguments, done.returncode, done.stderr)

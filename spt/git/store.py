@@ -8,6 +8,7 @@ and the same command run again finishes the work.
 
 import contextlib
 import fcntl
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ class Store:
         """The store of the repository that `path` lies in; Usage where it lies in none."""
         found = pygit2.discover_repository(str(path)) if path.is_dir() else None
         if found is None:
+            _refuse_broken(path)
             raise Usage(f"'{path}' is not in a git repository", "`spt init DIR` makes one")
         git_dir = Path(found).resolve()
         _refuse_unsupported(git_dir)
@@ -103,11 +105,10 @@ class Store:
         """(full name of the branch that is checked out, or None when detached; its commit, or None when unborn)."""
         if self._repository is None or self.git_dir is None:
             return None, None
-        text = (self.git_dir / "HEAD").read_text().strip()
-        if text.startswith("ref: "):
-            branch = text.removeprefix("ref: ")
+        branch = _head_branch(self.git_dir)
+        if branch is not None:
             return branch, self.reference(branch)
-        return None, text
+        return None, self.resolve("HEAD")
 
     def resolve(self, revision: str) -> Oid:
         """The commit that a revision names; Missing where it names none."""
@@ -118,13 +119,19 @@ class Store:
 
     def is_checked_out(self, branch: str) -> Path | None:
         """The working tree that has the branch (a full name) checked out, or None."""
-        if self.common is None or self.work_tree is None:
-            return None
+        return self._checked_out().get(branch)
+
+    def _checked_out(self) -> dict[str, Path]:
+        """The branches that working trees stand on, each with its folder."""
+        if self.common is None:
+            return {}
+        found = {}
         for git_dir in (self.common, *sorted((self.common / "worktrees").glob("*"))):
-            head, place = git_dir / "HEAD", git_dir / "gitdir"
-            if head.is_file() and head.read_text().strip() == f"ref: {branch}":
-                return Path(place.read_text().strip()).parent if place.is_file() else self.common.parent
-        return None
+            branch = _head_branch(git_dir) if (git_dir / "HEAD").is_file() else None
+            folder = _work_tree_of(git_dir)
+            if branch is not None and folder is not None:
+                found[branch] = folder
+        return found
 
     def is_name(self, branch: str) -> bool:
         """Whether git would let a branch have this short name."""
@@ -148,9 +155,17 @@ class Store:
     def publish(self, reason: str) -> None:
         """Writes what is staged: objects, pins, symbolic references, branches, in this order.
 
-        Raises Unsupported where a reference is locked or was moved by someone else; then no branch has moved.
+        Raises Unsupported where a reference is locked or was moved by someone else, and Usage where a branch is
+        checked out, whose files would stay behind; then no branch has moved.
         """
+        checked_out = self._checked_out() if self._staged else {}
+        for name, (_, old) in self._staged.items():
+            if old is not None and name in checked_out:
+                short = name.removeprefix("refs/heads/")
+                hint = "switch to another branch there, then run the command again"
+                raise Usage(f"branch '{short}' is to move, and is checked out in '{checked_out[name]}'", hint)
         roots = [new for new, _ in self._staged.values() if new is not None]
+        self._refuse_in_the_way()
         with self.written(roots):
             pins = {name: move for name, move in self._staged.items() if name.startswith("refs/spt/")}
             branches = {name: move for name, move in self._staged.items() if name not in pins}
@@ -160,6 +175,19 @@ class Store:
             self._update(branches, reason)
         self._staged, self._staged_symbolic = {}, {}
         self._read_references()
+
+    def _refuse_in_the_way(self) -> None:
+        """Usage where a reference would be a folder of references too, which git cannot store."""
+        made = {name for name, (new, old) in self._staged.items() if new is not None and old is None}
+        if not made:
+            return
+        folders = {name[:at]: name for name in self.references("") for at, sign in enumerate(name) if sign == "/"}
+        for name in sorted(made):
+            above = (name[:at] for at, sign in enumerate(name) if sign == "/")
+            there = folders.get(name) or next((one for one in above if self.reference(one) is not None), None)
+            if there is not None:
+                short = name.removeprefix("refs/heads/")
+                raise Usage(f"'{there}' is in the way of '{short}'", "give that reference another name")
 
     @contextlib.contextmanager
     def written(self, roots: Iterable[Oid]) -> Iterator[None]:
@@ -225,9 +253,34 @@ def _not_moved(error: GitFailed) -> Unsupported:
     return Unsupported(f"a reference was moved meanwhile: {error.message}", "run the command again")
 
 
+def _refuse_broken(path: Path) -> None:
+    """Unsupported where a folder or one above it has a `.git` that cannot be opened: that is no lack of one."""
+    for folder in (path.absolute(), *path.absolute().parents):
+        git_dir = folder / ".git"
+        if git_dir.is_file() or (git_dir / "HEAD").is_file():
+            hint = "`git status` there says what is wrong with it"
+            raise Unsupported(f"'{git_dir}' is no repository that can be opened", hint)
+
+
+def _head_branch(git_dir: Path) -> str | None:
+    """The full name of the branch that HEAD is on, or None when it is detached."""
+    text = os.fsdecode((git_dir / "HEAD").read_bytes()).strip()
+    return text.removeprefix("ref: ").strip() if text.startswith("ref: ") else None
+
+
+def _work_tree_of(git_dir: Path) -> Path | None:
+    """The folder of a git directory's own working tree; None for a bare repository."""
+    place = git_dir / "gitdir"
+    if place.is_file():
+        return (git_dir / os.fsdecode(place.read_bytes().removesuffix(b"\n"))).parent
+    return _work_tree(git_dir)
+
+
 def _common_dir(git_dir: Path) -> Path:
     pointer = git_dir / "commondir"
-    return (git_dir / pointer.read_text().strip()).resolve() if pointer.is_file() else git_dir
+    if not pointer.is_file():
+        return git_dir
+    return (git_dir / os.fsdecode(pointer.read_bytes().removesuffix(b"\n"))).resolve()
 
 
 def _work_tree(git_dir: Path) -> Path | None:

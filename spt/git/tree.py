@@ -7,15 +7,19 @@ because something is in them.
 import hashlib
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from spt.errors import Conflict
+from spt.errors import Conflict, Unsupported
 from spt.git.objects import EMPTY_TREE, TREE, Listing, Objects, Oid, State
 
 __all__ = ["Delta", "Row", "compare", "fold", "splice", "subtree", "walk", "without"]
+
+
+_MAX_DEPTH = 256
+_FEW = 8
 
 
 class Row(NamedTuple):
@@ -45,13 +49,18 @@ def _state_text(state: State | None) -> str:
     return f"{0:06o} {0:040x}" if state is None else f"{state.mode:06o} {state.oid}"
 
 
-def walk(objects: Objects, tree: Oid, prefix: str = "") -> Iterator[tuple[str, State]]:
-    """Every path of a tree with its state, in name order."""
-    for name, state in objects.entries(tree).items():
-        if state.mode == TREE:
-            yield from walk(objects, state.oid, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", state
+def walk(objects: Objects, tree: Oid) -> Iterator[tuple[str, State]]:
+    """Every path of a tree with its state, in name order.  Unsupported for one nested deeper than any file system."""
+    waiting = [("", State(TREE, tree))]
+    while waiting:
+        path, state = waiting.pop()
+        if state.mode != TREE:
+            yield path, state
+            continue
+        if path.count("/") >= _MAX_DEPTH:
+            raise Unsupported(f"tree '{tree[:12]}' is nested deeper than {_MAX_DEPTH}")
+        prefix = f"{path}/" if path else ""
+        waiting += [(f"{prefix}{name}", inner) for name, inner in reversed(objects.entries(state.oid).items())]
 
 
 def subtree(objects: Objects, tree: Oid, path: str) -> Oid | None:
@@ -81,6 +90,8 @@ def splice(objects: Objects, tree: Oid | None, states: Mapping[str, State | None
 
 
 def _splice(objects: Objects, tree: Oid | None, states: Mapping[str, State | None], prefix: str) -> Oid | None:
+    if prefix.count("/") > _MAX_DEPTH:
+        raise Unsupported(f"'{prefix[:40]}...' is nested deeper than {_MAX_DEPTH}")
     own: dict[str, State | None] = {}
     below: dict[str, dict[str, State | None]] = defaultdict(dict)
     for path, state in states.items():
@@ -106,20 +117,26 @@ def _splice(objects: Objects, tree: Oid | None, states: Mapping[str, State | Non
         if (here := held[name]) is not None and here.mode == TREE:
             raise Conflict(f"'{prefix}{name}' would be both a file and a folder")
     built = objects.build(tree, changes)
-    for name, state in changes.items():
-        if state is not None and held[name] is None:
-            _refuse_twin(objects.listing(built), name, prefix)
+    added = [name for name, state in changes.items() if state is not None and held[name] is None]
+    if added:
+        _refuse_twins(objects.listing(built), added, prefix)
     return None if built == EMPTY_TREE else built
 
 
-def _refuse_twin(listing: Listing, name: str, prefix: str) -> None:
+def _refuse_twins(listing: Listing, added: Sequence[str], prefix: str) -> None:
     """Conflict where an added name is a neighbour's but for case or Unicode form."""
-    plain, own = listing.plain_ascii(), f"\0{name.lower()}\0".encode()
-    if plain is not None and plain.find(own) == plain.rfind(own):
-        return
-    twins = sorted(other for other in listing.names() if fold(other) == fold(name))
-    if len(twins) > 1:
-        raise Conflict(f"'{prefix}{twins[0]}' and '{prefix}{twins[1]}' are one name where case does not count")
+    # A search in the names as they lie is quicker than a table of them, unless there are many to look for.
+    plain = listing.plain_ascii() if len(added) <= _FEW else None
+    if plain is not None:
+        owns = [f"\0{name.lower()}\0".encode() for name in added]
+        if all(plain.find(own) == plain.rfind(own) for own in owns):
+            return
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in listing.names():
+        alike[fold(name)].append(name)
+    for name in added:
+        if len(twins := sorted(alike[fold(name)])) > 1:
+            raise Conflict(f"'{prefix}{twins[0]}' and '{prefix}{twins[1]}' are one name where case does not count")
 
 
 def fold(name: str) -> str:

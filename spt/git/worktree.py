@@ -8,7 +8,7 @@ half-written files included; without that note every path must hold exactly what
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,13 @@ __all__ = ["add_worktree", "advance", "open_changes"]
 
 
 # Creating many files waits for the disk more than for a processor.
+_UNFINISHED = {
+    "MERGE_HEAD": "merge",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+}
 _WORKERS = (("checkout.workers", "4"),)
 
 
@@ -56,12 +63,15 @@ def _look(store: Store, old: Oid, new: Oid, *, resuming: bool) -> _Found:
     may also be missing, or hold the beginning of what is to be written: overwriting it loses nothing.
     """
     target = {row.path: row.new for row in compare(store.objects, old, new).rows}
+    written = _Written(path for path, state in target.items() if state is not None)
     done, torn = [], []
     for status in _statuses(store):
         if status.path not in target:
             if status.tracked:
                 raise _dirty(status.path)
-            _refuse_collision(status.path, target)
+            if (name := written.at(status.path)) is not None:
+                text = f"'{status.path}' is in the way: it is not tracked, and '{name}' is to be written"
+                raise Usage(text, "move it away")
             continue
         wanted, before = target[status.path], store.objects.lookup(old, status.path)
         has_own_file = status.file_differs or not status.tracked
@@ -88,12 +98,28 @@ def _dirty(path: str) -> Usage:
     return Usage(f"'{path}' has changes that are not committed", "commit or stash them, then run the command again")
 
 
-def _refuse_collision(path: str, target: dict[str, State | None]) -> None:
-    plain = path.rstrip("/")
-    for name, state in target.items():
-        inside = name.startswith(f"{plain}/") or plain.startswith(f"{name}/") or name == plain
-        if state is not None and inside:
-            raise Usage(f"'{path}' is in the way: it is not tracked, and '{name}' is to be written", "move it away")
+class _Written:
+    """Paths that are to be written, and the folders that must be there for them: looked up, never searched."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths: set[str] = set()
+        self.folders: dict[str, str] = {}
+        for path in paths:
+            self.paths.add(path)
+            for end in _slashes(path):
+                self.folders.setdefault(path[:end], path)
+
+    def at(self, path: str) -> str | None:
+        """A path to be written that is this one, below it, or above it; `path` may end in a slash."""
+        plain = path.rstrip("/")
+        if plain in self.paths:
+            return plain
+        above = (plain[:end] for end in _slashes(plain))
+        return self.folders.get(plain) or next((name for name in above if name in self.paths), None)
+
+
+def _slashes(path: str) -> Iterator[int]:
+    return (at for at, letter in enumerate(path) if letter == "/")
 
 
 def _statuses(store: Store) -> Iterator[_Status]:
@@ -133,12 +159,21 @@ def advance(store: Store, branch: str, old: Oid | None, new: Oid, reason: str) -
     The objects must be there.  Usage where the working tree is not clean, Unsupported where someone holds a lock
     or moves the branch meanwhile; the branch has not moved then.
     """
+    _refuse_unfinished(store)
     old_tree = store.objects.commit(old).tree if old else EMPTY_TREE
     with _moved(store, old_tree, store.objects.commit(new).tree):
         try:
             git("update-ref", "-m", reason, branch, new, old or "0" * 40, git_dir=store.git_dir)
         except GitFailed as error:
             raise Unsupported(f"'{branch}' was moved or is locked: {error.message}", "run the command again") from error
+
+
+def _refuse_unfinished(store: Store) -> None:
+    """Usage in the midst of a merge or the like, whose commit would take ours for its own."""
+    assert store.git_dir is not None
+    for name, word in _UNFINISHED.items():
+        if (store.git_dir / name).exists():
+            raise Usage(f"a {word} is not concluded here ('{name}')", "`git status` says how to conclude it")
 
 
 @contextlib.contextmanager

@@ -18,6 +18,8 @@ from stock.tree import Lattice
 
 __all__ = ["BlockDraft", "build"]
 
+_PROBES = 64  # the most that the kernel ranks; what lies behind them is rarely drawn at temperatures that people use
+
 
 def build(target: Target, options: Mapping[str, Any], prepared: Path | None) -> MakeDraft:
     """Drafts of one block."""
@@ -65,14 +67,18 @@ class BlockDraft:
         return Lattice(context.anchor, ids, logprobs)
 
     def _ranks(self, logits: Tensor, context: Context, ranks: int) -> tuple[Tensor, Tensor]:
-        """The best ranks; at temperature T those of logit/T + g, with log-probabilities of logit + T g.
+        """The best ranks; at temperature T those of logit + T g among the best logits, by a softmax over these.
 
-        A draft that shares the target's noise is the best guess of the target's choice, and T -> 0 gives the plain
-        lattice.
+        A draft that shares the target's noise is the best guess of the target's choice, and T -> 0 gives the order of
+        the plain lattice.  Noise for a whole vocabulary at every depth would cost more than the drafter's pass.
         """
         if context.sampling.greedy:
             return top_ranks(logits, ranks)
         noise, names = context.noise, self.drafter.to_target
+        ids, logprobs = top_ranks(logits, min(max(ranks, _PROBES), logits.shape[1]))
         position = context.start + 1 + self.drafter.offsets[: len(logits)]
-        token = self.drafter.ids if names is None else names
-        return top_ranks(logits.float() + noise.temperature * gumbel(noise.seed, position[:, None], token), ranks)
+        noisy = logprobs + noise.temperature * gumbel(
+            noise.seed, position[:, None], ids if names is None else names[ids]
+        )
+        best = noisy.sort(dim=1, descending=True, stable=True)
+        return ids.gather(1, best.indices)[:, :ranks], noisy.log_softmax(1).gather(1, best.indices)[:, :ranks]

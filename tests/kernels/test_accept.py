@@ -10,17 +10,11 @@ from kernels.accept import accept, accept_reference
 
 @st.composite
 def verified_trees(draw):
-    """(token, parent, choice): siblings have distinct tokens of a small vocabulary, so that paths are often taken."""
-    token, parent, taken = [9], [-1], {}
-    for node in range(1, draw(st.integers(1, 70))):
-        above = draw(st.integers(-1, node - 1))
-        free = sorted(set(range(4)) - taken.setdefault(above, set()))
-        if not free:
-            above = -1
-        token.append(draw(st.sampled_from(free)) if above >= 0 else draw(st.integers(0, 3)))
-        taken.setdefault(above, set()).add(token[-1])
-        parent.append(above)
-    return token, parent, draw(st.lists(st.integers(0, 3), min_size=len(token), max_size=len(token)))
+    """(token, parent, choice) over a small vocabulary, so that paths are often taken and siblings often equal."""
+    count = draw(st.integers(1, 70))
+    token = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    parent = [-1] + [draw(st.integers(-1, node - 1)) for node in range(1, count)]
+    return token, parent, draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
 
 
 @given(verified_trees(), st.none() | st.integers(1, 9))
@@ -50,6 +44,16 @@ def test_a_matching_node_below_a_rejected_one_is_rejected(device):
     token, parent = torch.tensor([0, 1, 2], device=device), torch.tensor([-1, 0, 1], device=device)
     path, count, following = accept(token, parent, torch.tensor([9, 2, 3], device=device))
     assert (path.tolist(), count.tolist(), following.tolist()) == ([0, 0, 0], [1], [9])
+
+
+@pytest.mark.parametrize("call", [accept, accept_reference])
+def test_of_equal_siblings_the_first_goes_on(device, call):
+    """Two children with the same token are one acceptance: no token is emitted twice."""
+    token = torch.tensor([9, 5, 5, 7], device=device)
+    parent = torch.tensor([-1, 0, 0, 2], dtype=torch.int32, device=device)
+    choice = torch.tensor([5, 1, 7, 3], device=device)
+    path, count, following = call(token, parent, choice)
+    assert (path.tolist(), count.tolist(), following.tolist()) == ([0, 1, 1, 1], [2], [1])
 
 
 def test_a_chain_of_1024_accepted_nodes(device):

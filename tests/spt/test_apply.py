@@ -1,8 +1,24 @@
 """spt entry apply: exactly, in order, or not at all; and the user's work is never touched."""
 
+import os
+import shutil
+
 import pytest
 
-from tests.spt.toys import ENGINE, commit_files, engine, errors_well, git, make_root, snapshot, spt, write, write_entry
+from tests.spt.toys import (
+    ENGINE,
+    INT_OPTION,
+    card,
+    commit_files,
+    engine,
+    errors_well,
+    git,
+    make_root,
+    snapshot,
+    spt,
+    write,
+    write_entry,
+)
 
 
 def head(folder, revision="HEAD"):
@@ -186,6 +202,7 @@ def test_branch_leaves_head_alone(deployment):
         (["--onto", "HEAD"], "--onto needs"),
         (["--tree-only", "--branch", "x"], "exclude each other"),
         (["--branch", "x", "--enable"], "--enable goes with"),
+        (["--variant", "small"], "--variant 'small'"),
     ],
 )
 def test_bad_targets_are_refused(deployment, arguments, word):
@@ -194,6 +211,100 @@ def test_bad_targets_are_refused(deployment, arguments, word):
 
     assert errors_well(spt("entry", "apply", "fast-linear", *arguments, cwd=deployment), 2, word)
     assert snapshot(deployment) == before
+
+
+def test_one_option_of_two_entries_is_a_conflict(tmp_path):
+    """Entries that declare the same option do not compose, though no line of theirs meets: nothing is written."""
+    root = make_root(tmp_path / "root")
+    for name in ("one", "two"):
+        write_entry(root, name, {f"stock/options/{name}.toml": INT_OPTION.format("same", 32)}, options=["same"])
+    folder = tmp_path / "new"
+    spt("init", folder, "--from", root, cwd=tmp_path)
+    before = snapshot(folder)
+
+    assert errors_well(spt("entry", "apply", "one", "two", cwd=folder), 3, "option 'same' is declared twice")
+    assert snapshot(folder) == before
+    assert spt("entry", "apply", "one", cwd=folder).code == 0
+    assert errors_well(spt("entry", "apply", "two", "--branch", "b", cwd=folder), 3, "'same' is declared twice")
+
+
+def test_an_entrys_text_takes_nothing_back(deployment, tmp_path):
+    """An entry whose message speaks of a revert, as a real one would, leaves what is applied applied."""
+    spt("entry", "apply", "tree-select", cwd=deployment)
+    said = {"author": "A <a@b.c>", "date": "2026-01-02T03:04:05Z", "subject": "s"}
+    said["body"] = f"This reverts commit {head(deployment)}."
+    liar = write_entry(tmp_path, "liar", {"kernels/liar.py": "x\n"}, commit=said)
+    spt("entry", "import", liar, cwd=deployment)
+    spt("entry", "apply", "liar", cwd=deployment)
+
+    assert spt("entry", "apply", "tree-select", "--json", cwd=deployment).json["already"] == ["tree-select"]
+
+
+def test_the_branch_of_an_entry_is_never_built_upon(deployment):
+    """Standing on entry/NAME, applying is refused: its branch would be no entry any more."""
+    git(deployment, "switch", "-q", "entry/tuned")
+    before = snapshot(deployment)
+
+    assert errors_well(spt("entry", "apply", "tree-select", cwd=deployment), 2, "'entry/tuned' is an entry's own")
+    assert snapshot(deployment) == before
+
+
+@pytest.mark.parametrize("arguments", [["init", ".", "--from", "newer"], ["entry", "import", "newer/entries"]])
+def test_a_branch_never_moves_under_a_working_tree(deployment, arguments):
+    """An entry whose branch is checked out stays where it is: the files there would be left behind."""
+    newer = make_root(deployment / "newer")
+    write(newer, {"stock/linear/dense.py": "# moved\n"} if arguments[0] == "init" else {})
+    write(newer / "entries/tuned", {"entry.yaml": card("tuned", requires=["fast-linear"], title="Another")})
+    git(deployment, "worktree", "add", "-q", deployment.parent / "elsewhere", "entry/tuned")
+    before = snapshot(deployment)
+
+    assert errors_well(spt(*arguments, cwd=deployment), 2, "'entry/tuned' is to move", "elsewhere")
+    assert snapshot(deployment) == before
+    git(deployment, "worktree", "remove", deployment.parent / "elsewhere")
+    assert spt(*arguments, cwd=deployment).code == 0
+
+
+def test_a_bare_repository_knows_its_working_trees(deployment, tmp_path):
+    """A branch that a linked working tree of a bare repository stands on is not moved under it."""
+    git(deployment, "branch", "try")
+    bare = tmp_path / "bare.git"
+    shutil.copytree(deployment / ".git", bare)
+    git(bare, "config", "core.bare", "true")
+    git(bare, "worktree", "add", "-q", tmp_path / "linked", "try")
+    before = git(bare, "for-each-ref")
+
+    assert errors_well(spt("entry", "apply", "tuned", "--branch", "try", cwd=bare), 2, "'try' is checked out in")
+    assert errors_well(spt("entry", "apply", "tuned", cwd=bare), 2, "bare")
+    assert git(bare, "for-each-ref") == before
+    assert spt("entry", "apply", "tuned", "--branch", "other", cwd=bare).code == 0
+
+
+def test_an_unfinished_merge_is_left_to_its_end(deployment):
+    """In the midst of a merge nothing is committed: the merge's own commit would take it for its side."""
+    git(deployment, "switch", "-q", "-c", "side")
+    commit_files(deployment, {"side.md": "x\n"})
+    git(deployment, "switch", "-q", "main")
+    git(deployment, "merge", "-q", "-s", "ours", "--no-commit", "side")
+    before = snapshot(deployment)
+
+    assert errors_well(spt("entry", "apply", "tuned", cwd=deployment), 2, "a merge is not concluded")
+    assert snapshot(deployment) == before
+
+
+def test_names_are_bytes(deployment):
+    """A branch, a folder and an exclude file that are no UTF-8 are as good as any."""
+    folder = deployment.with_name(os.fsdecode(b"caf\xe9\n:x"))
+    shutil.copytree(deployment, folder)
+    (folder / ".git/info/exclude").write_bytes(b"caf\xe9\n")
+    git(folder, "switch", "-q", "-c", os.fsdecode(b"br\xe9"))
+
+    assert spt("init", ".", "--stock", "HEAD", cwd=folder).code == 0
+    assert (folder / ".git/info/exclude").read_bytes().startswith(b"caf\xe9\n")
+    assert spt("entry", "apply", "tuned", cwd=folder).code == 0
+    assert git(folder, "status", "--porcelain") == ""
+    assert spt("entry", "edit", "tree-select", cwd=folder).code == 0
+    assert spt("entry", "export", "tree-select", cwd=folder).code == 0
+    assert spt("entry", "apply", "tuned", "--worktree", folder.with_name("w"), cwd=folder).code == 0
 
 
 def test_unknown_names_are_missing(deployment):
@@ -276,6 +387,28 @@ def test_enable_is_checked_before_anything_is_written(deployment, text, argument
 
     assert errors_well(spt("entry", "apply", *arguments, cwd=deployment), code, word)
     assert snapshot(deployment) == before
+
+
+@pytest.mark.parametrize("text", ["- a\n", "word\n", "spt: 1\noptions: [a]\n", "spt: 1\noptions: b\n"])
+def test_enable_needs_a_mapping(deployment, text):
+    """A deployment file that is something else is refused before anything is written."""
+    write(deployment, {"deployment.yaml": text})
+    before = snapshot(deployment)
+
+    assert errors_well(spt("entry", "apply", "fast-linear", "--enable", cwd=deployment), 2, "deployment.yaml")
+    assert snapshot(deployment) == before
+
+
+def test_enable_keeps_mode_and_link(deployment, tmp_path):
+    """A private deployment file stays private, and one that is a link stays a link."""
+    write(tmp_path, {"mine.yaml": "spt: 1\n"})
+    (tmp_path / "mine.yaml").chmod(0o600)
+    (deployment / "deployment.yaml").symlink_to(tmp_path / "mine.yaml")
+
+    assert spt("entry", "apply", "fast-linear", "--enable", cwd=deployment).code == 0
+    assert (deployment / "deployment.yaml").is_symlink()
+    assert "w12" in (tmp_path / "mine.yaml").read_text()
+    assert (tmp_path / "mine.yaml").stat().st_mode & 0o777 == 0o600
 
 
 def test_outside_a_deployment_repository_there_is_a_hint(tmp_path):

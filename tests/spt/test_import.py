@@ -114,6 +114,22 @@ def test_export_writes_the_folder_it_came_from(deployment, shipped, tmp_path):
     assert lock == ["fast-linear", "tree-select", "tuned"]
 
 
+def test_export_never_clears_a_folder_that_is_no_entrys(deployment, tmp_path):
+    """A folder that happens to have the entry's name, or a link in its place, is someone's: nothing in it changes."""
+    write(tmp_path, {"tuned/notes.txt": "precious\n", "elsewhere/notes.txt": "precious\n"})
+    (tmp_path / "fast-linear").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "tree-select").mkdir()
+    before = snapshot(tmp_path)
+
+    foreign = spt("entry", "export", "tuned", "--to", tmp_path, cwd=deployment)
+    linked = spt("entry", "export", "fast-linear", "--to", tmp_path, cwd=deployment)
+
+    assert errors_well(foreign, 2, "holds 'notes.txt' and is no entry")
+    assert errors_well(linked, 2, "is a link")
+    assert snapshot(tmp_path) == before
+    assert spt("entry", "export", "tree-select", "--to", tmp_path, cwd=deployment).code == 0
+
+
 def test_export_keeps_lines_and_drops_files(deployment, tmp_path):
     """Evidence that only the folder has is kept; a file that the entry no longer has is removed."""
     out = tmp_path / "out"
@@ -237,6 +253,37 @@ def test_a_bundle_grows_when_its_system_gives_another_entry(deployment, system, 
     assert "refs/spt/patch/beta/" in second
 
 
+@pytest.mark.parametrize("name", ["sources", "lock.jsonl", "a.", "con", "aux.x", "a..b", "x.lock"])
+def test_names_that_mean_something_else_are_refused(deployment, tmp_path, name):
+    """No entry can take the place of the lock or of the sources, nor a name that git or a file system refuses."""
+    folder = write_entry(tmp_path, name, {"kernels/x.py": "x\n"})
+    before = snapshot(deployment)
+
+    assert errors_well(spt("entry", "import", folder, cwd=deployment), 2, f"'{name}'")
+    assert snapshot(deployment) == before
+
+
+@pytest.mark.parametrize(
+    ("branch", "arguments"),
+    [
+        ("entry", ["import", "{shipped}/entries"]),
+        ("entry/tuned/mine", ["import", "{shipped}/entries"]),
+        ("side", ["apply", "tree-select", "--branch", "side/x"]),
+        ("side/x", ["apply", "tree-select", "--branch", "side"]),
+    ],
+)
+def test_a_branch_in_the_way_is_named(bare_stock, shipped, branch, arguments):
+    """A reference cannot be a folder too: what stands there is named, and not even a pin is written."""
+    if arguments[0] == "apply":
+        spt("entry", "import", shipped / "entries", cwd=bare_stock)
+    git(bare_stock, "branch", branch)
+    before = snapshot(bare_stock)
+    words = [word.format(shipped=shipped) for word in arguments]
+
+    assert errors_well(spt("entry", *words, cwd=bare_stock), 2, f"'refs/heads/{branch}' is in the way of")
+    assert snapshot(bare_stock) == before
+
+
 # Hostile entries.
 
 
@@ -305,6 +352,51 @@ def test_git_modules_as_a_link_are_refused(deployment, evil, bare_stock):
     assert errors_well(spt("entry", "import", repository, cwd=bare_stock), 2)
 
 
+def raw_records(folder, name, *entries):
+    """An entry's branch in its own repository whose records are `entries`, as a plain `git fetch` may bring it."""
+    card_blob = git(folder, "rev-parse", f"entry/{name}:.spt/entries/{name}/entry.yaml")
+    record = raw_tree(folder, *sorted([("100644", "entry.yaml", card_blob), *entries], key=lambda entry: entry[1]))
+    for part in (name, "entries"):
+        record = raw_tree(folder, ("40000", part, record))
+    patch = git(folder, "rev-parse", f"entry/{name}~1")
+    code = [line.split(None, 3) for line in git(folder, "ls-tree", patch).splitlines()]
+    whole = raw_tree(folder, ("40000", ".spt", record), *((mode.lstrip("0"), path, oid) for mode, _, oid, path in code))
+    git(folder, "update-ref", f"refs/heads/entry/{name}", git(folder, "commit-tree", whole, "-p", patch, "-m", "bad"))
+
+
+@pytest.mark.parametrize("steps", [["..", "..", "evidence"], ["evidence", "..", "..", "outside"], [".git", "hooks"]])
+def test_records_that_lead_outside_are_never_written(deployment, tmp_path, steps):
+    """What came by plain `git fetch` was checked by nobody: no path of it leaves the folder of its entry."""
+    (tmp_path / "to").mkdir()
+    oid, mode = blob_of(deployment), "100644"
+    for step in reversed(steps[1:]):
+        oid, mode = raw_tree(deployment, (mode, step, oid)), "40000"
+    raw_records(deployment, "tuned", (mode, steps[0], oid))
+    before = snapshot(tmp_path / "to")
+
+    assert errors_well(spt("entry", "export", "tuned", "--to", tmp_path / "to", cwd=deployment), 2, "is not allowed")
+    assert snapshot(tmp_path / "to") == before
+    assert spt("entry", "verify", "tuned", cwd=deployment).code == 1
+
+
+@pytest.mark.parametrize("depth", [300, 1500])
+def test_trees_without_end_are_refused(deployment, evil, bare_stock, depth):
+    """A path of very many folders is one line, wherever it stands: no tower of calls falls over it."""
+    index = {"GIT_INDEX_FILE": str(bare_stock.parent / "index")}
+    git(deployment, "update-index", "--add", "--cacheinfo", f"100644,{blob_of(deployment)},{'d/' * depth}x", **index)
+    source = evil(("40000", "checks", git(deployment, "write-tree", **index)))
+
+    for arguments in (["import", source], ["list"], ["verify", "--all"]):
+        ran = spt("entry", *arguments, cwd=bare_stock if arguments[0] == "import" else source)
+        assert "Traceback" not in ran.err
+        assert len(ran.err.splitlines()) <= 2
+    assert references(bare_stock, "refs/heads/entry") == ""
+
+    git(deployment, "branch", "deep", "entry/evil~1")
+    assert spt("export", "rev:deep", "out", cwd=deployment).code == 5
+    assert not (deployment / "out").exists()
+
+
 def test_links_are_no_part_of_a_system_tree(deployment, evil, bare_stock):
     """The shipped system tree holds plain files only."""
     checks = raw_tree(deployment, ("120000", "s.py", blob_of(deployment, b"/etc/passwd")))
@@ -360,6 +452,21 @@ def test_an_entry_of_another_stock_is_a_conflict(tmp_path, bare_stock):
     spt("init", tmp_path / "d", "--from", root, cwd=tmp_path)
 
     assert errors_well(spt("entry", "import", tmp_path / "d", cwd=bare_stock), 3, "'stock/engine.py'")
+
+
+@pytest.mark.parametrize("path", ["deployment.yaml", "sub/Deployment.YAML", ".SPT/x"])
+def test_no_entry_says_what_is_run(tmp_path, path):
+    """In a repository of any layout an entry brings neither a deployment file nor records in disguise."""
+    folder = tmp_path / "own"
+    git(tmp_path, "init", "-q", "own")
+    commit_files(folder, {"a.c": "x\n"})
+    spt("init", "--stock", "HEAD", cwd=folder)
+    before = snapshot(folder)
+
+    ran = spt("entry", "import", write_entry(tmp_path, "evil", {path: "x\n"}), cwd=folder)
+
+    assert errors_well(ran, 2, f"'{path}'")
+    assert snapshot(folder) == before
 
 
 def test_what_a_reviewer_must_see_is_said(tmp_path):

@@ -236,6 +236,8 @@ def with_entry(root, text, extra=()):
         (card("bad"), {"tree/stock/x.py": "x\n", "notes.txt": "x\n"}, 2, "'notes.txt' has no place"),
         (card("bad"), {"tree/stock/x.py": "x\n", "edits.patch": "garbage\n"}, 2, "no `diff --git` line"),
         (card("bad"), {"tree/stock/x.py": "x\n", "source.jsonl": "{}\n"}, 2, "'entries' is missing"),
+        (card("bad").replace("com>", "com>\\n"), {"tree/stock/x.py": "x\n"}, 2, "'commit.author'"),
+        (card("bad").replace("do it", "do it\\n"), {"tree/stock/x.py": "x\n"}, 2, "'commit.subject'"),
         ("[" * 50, {}, 2, "nested deeper than 20"),
         ("a: " + "x" * 70000, {}, 2, "more than the 65536"),
     ],

@@ -71,6 +71,7 @@ def test_stock_entries_and_revisions_are_systems(released):
 @pytest.mark.parametrize(
     ("system", "code", "word"),
     [
+        ("", 4, "'' is neither"),
         ("nobody", 4, "'nobody' is neither"),
         ("tuned+nobody", 4, "'nobody' in 'tuned+nobody' is no entry"),
         ("rev:nobody", 4, "'nobody'"),
@@ -150,6 +151,14 @@ def test_outside_a_repository_shipped_stock_can_be_exported(tmp_path):
         ({"a.toml": TOML.format("x", "int", 1, "surprise = 1")}, "unknown key 'surprise'"),
         ({"a.toml": '[x]\ntype = "int"\n'}, "key 'default' is missing"),
         ({"a.toml": "x = 1\n"}, "is not a table"),
+        ({"a.toml": '[x]\ntype = ["int"]\ndefault = 1\nmeaning = ""\n'}, "is not one of"),
+        ({"a.toml": TOML.format("x", "float", "nan", "")}, "of type float"),
+        ({"a.toml": TOML.format("x", "float", "-inf", "")}, "of type float"),
+        ({"a.toml": TOML.format("x", "int", "0x" + "f" * 5000, "")}, "of type int"),
+        ({"a.toml": TOML.format("x", "int", "1" * 5000, "")}, "a.toml"),
+        ({"a.toml": TOML.format("x", "int", 1, "range = [0, 0x" + "f" * 5000 + "]")}, "range is [low, high]"),
+        ({"a.toml": "x = " + "[" * 5000}, "nested too deep"),
+        ({"a.toml": "#" * 17000}, "more than the 16384"),
         ({"a.toml": "[x\n"}, "a.toml"),
         ({"a.toml": TOML.format("select", "string", '"none"', 'values = "modules"')}, "cannot be 'none'"),
     ],

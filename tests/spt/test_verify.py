@@ -140,6 +140,22 @@ def test_requires_puts_an_entry_under_the_new_one(deployment):
     assert report(deployment, "better")[0] == 0
 
 
+def test_a_requirement_that_changed_leaves_the_source_as_it_was(deployment):
+    """An entry whose requirement gets a new delta while its own stays is checked with the deltas of its source."""
+    git(deployment, "switch", "-q", "-c", "round")
+    spt("entry", "apply", "fast-linear", cwd=deployment)
+    commit = commit_files(deployment, {"stock/linear/other.py": "other = 1\n"}, "another")
+    assert new(deployment, "another", commit, extra=["--requires", "fast-linear"]).code == 0
+    git(deployment, "switch", "-q", "main")
+    before = report(deployment, "another")[1]
+    edit_and_write_back(deployment, "fast-linear", {"checks/fast-linear/more.py": "1\n"})
+    assert spt("entry", "refresh", "--all", cwd=deployment).code == 0
+    code, found = report(deployment, "another")
+
+    assert (code, found["source"]["answer"], found["recompose"]["answer"]) == (0, "ok", "ok")
+    assert before["source"]["answer"] == "ok"
+
+
 def test_a_whole_card_can_be_given(deployment, system):
     """--yaml records a card as it is written; one that lies about options is refused."""
     write(
@@ -172,6 +188,81 @@ def test_bad_requests_are_refused(deployment, system, name, commits, extra, code
 
     assert errors_well(new(deployment, name, *chosen, extra=[*extra, "--partial"]), code, word)
     assert snapshot(deployment) == before
+
+
+def odd_commit(folder, author="A <a@example.com> 1 +0000", message="a change\n"):
+    """A branch `odd` with one commit on stock whose bytes no tool would have written."""
+    git(folder, "switch", "-q", "-c", "scratch")
+    commit_files(folder, {"kernels/odd.py": "x\n"})
+    tree, parent = git(folder, "rev-parse", "HEAD^{tree}"), git(folder, "rev-parse", "main")
+    data = f"tree {tree}\nparent {parent}\nauthor {author}\ncommitter {author}\n\n{message}"
+    raw = data.encode(errors="surrogateescape")
+    commit = git(folder, "hash-object", "-t", "commit", "-w", "--stdin", "--literally", stdin=raw)
+    git(folder, "branch", "odd", commit)
+    git(folder, "switch", "-q", "main")
+
+
+@pytest.mark.parametrize(
+    "author",
+    ["A <a@b> 1 +9959", "A <a@b> 1 -0030", "<> 1 +0000", "A <> 1 +0000", "\udce9 <\udce9@b> 1 +0000"],
+)
+def test_odd_authors_make_a_card(deployment, author):
+    """Whatever identity git let a commit have, a card can be made of it, and the entry verifies."""
+    odd_commit(deployment, author=author)
+
+    ran = spt("entry", "new", "odd", "--system", "odd", "--from", "odd", *CONTRACT, cwd=deployment)
+
+    assert ran.code == 0, ran.err
+    assert spt("entry", "verify", "odd", cwd=deployment).code == 0
+
+
+@pytest.mark.parametrize(
+    ("odd", "word"),
+    [
+        ({"author": "A <a@b> 99999999999999 +0000"}, "'99999999999999'"),
+        ({"author": "A <a@b> -5 +0000"}, "author and date"),
+        ({"message": ""}, "has no message"),
+        ({"message": "\x1b[31mred\n"}, "control characters"),
+        ({"message": "x" * 70000}, "more than the 65536"),
+    ],
+)
+def test_commits_that_make_no_card_are_named(deployment, odd, word):
+    """A commit whose date or message no card can hold is refused in one line, and nothing is written."""
+    odd_commit(deployment, **odd)
+    before = snapshot(deployment)
+
+    ran = spt("entry", "new", "odd", "--system", "odd", "--from", "odd", *CONTRACT, cwd=deployment)
+
+    assert errors_well(ran, 2, word)
+    assert snapshot(deployment) == before
+
+
+@pytest.mark.parametrize("command", ["python 'x", "", " "])
+def test_checks_that_are_no_commands_fail(tmp_path, command):
+    """A check that cannot be split into words fails by name; it is no traceback and no pass."""
+    root = make_root(tmp_path / "root")
+    write_entry(root, "odd", {"kernels/odd.py": "x\n"}, checks=[command])
+    spt("init", tmp_path / "new", "--from", root, cwd=tmp_path)
+
+    ran = spt("entry", "verify", "odd", "--checks", cwd=tmp_path / "new")
+
+    assert ran.code == 1
+    assert "not a command" in ran.out
+
+
+def test_a_shallow_repository_is_unavailable(deployment, tmp_path):
+    """Where an entry's history was cut off, no answer is `ok` and none is `differs`; importing from it says why."""
+    shallow = tmp_path / "shallow"
+    refs = [f"+{one}:{one}" for one in ("refs/spt/*", "refs/heads/entry/*")]
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{deployment}", "shallow")
+    git(shallow, "fetch", "-q", "--depth", "1", "origin", *refs)
+    git(shallow, "symbolic-ref", "refs/spt/stock/current", git(deployment, "symbolic-ref", "refs/spt/stock/current"))
+
+    ran = spt("entry", "verify", "tuned", "--json", cwd=shallow)
+
+    assert ran.code == 4
+    assert {ran.json[0][question]["answer"] for question in ("recompose", "source", "record")} == {"unavailable here"}
+    assert errors_well(spt("entry", "import", shallow, cwd=deployment), 4, "is not in this repository")
 
 
 def test_a_contract_is_needed(deployment, system):

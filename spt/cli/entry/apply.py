@@ -42,7 +42,7 @@ def apply(
     """
     from spt.application import Request, run
 
-    request = Request(names, onto, branch, worktree, tree_only, folder, variant if enable else None, enable)
+    request = Request(names, onto, branch, worktree, tree_only, folder, variant, enable)
     done = run(Path(), request)
     _report(done, as_json, tree_only)
 

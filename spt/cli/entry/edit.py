@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
-from spt.cli.output import data, say
+from spt.cli.output import print_json, say, show_path
 
 
 @click.command()
 @click.argument("name")
-def edit(name: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print folder and conflicts as JSON on standard output.")
+def edit(name: str, as_json: bool) -> None:
     """Open an entry in a worktree
 
     The worktree stands on the entry's requirements and the stock of now; `git diff HEAD` there shows what the entry
@@ -27,4 +28,7 @@ def edit(name: str) -> None:
     for path in opened.conflicts:
         say(f"conflict: {path}")
     say(f"`spt entry export {name}` writes it back")
-    data(str(opened.folder))
+    if as_json:
+        print_json({"folder": str(opened.folder), "conflicts": opened.conflicts, "was_open": opened.was_open})
+    else:
+        show_path(opened.folder)

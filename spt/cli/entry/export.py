@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from spt.cli.output import data, say
+from spt.cli.output import print_json, say, show_path
 
 
 @click.command()
@@ -15,7 +15,8 @@ from spt.cli.output import data, say
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Write DIR/NAME/, the bundles of its sources below DIR/sources/, and its line of DIR/lock.jsonl.",
 )
-def export(name: str, to: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the paths that were written as JSON on standard output.")
+def export(name: str, to: Path | None, as_json: bool) -> None:
     """Write an open edit back, and an entry's folder
 
     An edit that `spt entry edit` opened becomes the entry's new commit; the old one stays under refs/spt/rescue.
@@ -26,6 +27,10 @@ def export(name: str, to: Path | None) -> None:
     """
     from spt.home import find_home
 
-    for path in find_home(Path()).export(name, to):
-        data(str(path))
+    written = find_home(Path()).export(name, to)
     say(f"{name}: written")
+    if as_json:
+        print_json([str(path) for path in written])
+    else:
+        for path in written:
+            show_path(path)

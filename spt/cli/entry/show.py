@@ -63,7 +63,7 @@ def _change(row: Any) -> str:
 
 def _lines(found: dict[str, Any]) -> list[str]:
     card, contract = found["entry"], found["entry"]["contract"]
-    lines = [f"{card['name']}: {card['title']}", "", card["summary"].strip(), "", card["mechanism"].strip(), ""]
+    lines = [f"{card['name']}: {card['title']}", "", *_text(card["summary"]), "", *_text(card["mechanism"]), ""]
     lines += [f"contract: {contract['kind']}", *(f"  - {text}" for text in contract["invariants"])]
     lines += [f"  check: {command}" for command in contract.get("checks", [])]
     lines += [f"applied in order: {', '.join(found['closure'])}"]
@@ -78,6 +78,11 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if not found["on_current_stock"]:
         lines.append(f"behind stock: `spt entry refresh {card['name']}` carries it on")
     return [*lines, f"delta {found['delta_id']}", f"commit {found['commit']}"]
+
+
+def _text(paragraph: str) -> list[str]:
+    """Lines of a longer text, set apart so that none can pass for one of ours."""
+    return [f"  {line}" for line in paragraph.strip().splitlines()]
 
 
 def _variant(variant: dict[str, Any]) -> str:

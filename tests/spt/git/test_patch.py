@@ -128,6 +128,11 @@ def test_the_text_is_what_a_reviewer_expects():
         (b"--- a/f.py", b"--- a/../f.py", "`--- a/f.py` expected"),
         (b"+++ b/f.py", b"+++ /dev/null", r"`\+\+\+ b/f.py` expected"),
         (b"diff --git", b"garbage\ndiff --git", "no `diff --git` line"),
+        (b"@@ -1,3 +1,3 @@", b"@@ -" + b"9" * 5000 + b",3 +1,3 @@", "no `diff --git` line"),
+        (b" c\n", b" c\n@@ -1,3 +1,3 @@\n a\n-b\n+x\n c\n", "before or in the one above"),
+        (b" c\n", b" c\n@@ -3,1 +3,1 @@\n c\n", "before or in the one above"),
+        (b"--- a/f.py\n+++ b/f.py\n", b"GIT binary patch\nliteral " + b"9" * 5000 + b"\n", "binary literal"),
+        (b"--- a/f.py\n+++ b/f.py\n", "GIT binary patch\nliteral ²\n".encode(), "binary literal"),
     ],
 )
 def test_a_malformed_patch_is_refused(before, after, problem):
