@@ -47,6 +47,27 @@ class Settings:
     context: int
     requests: int
 
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> "Settings":
+        """From the fields of a `load` line, whose form is checked; EngineError `bad_request` for no such folder."""
+        drafter, prepared = line["drafter"], line["prepared"]
+        if prepared is not None and not Path(prepared).is_dir():
+            raise EngineError("bad_request", f"'{prepared}' is not a folder")
+        return cls(
+            target=Path(line["target"]["path"]),
+            widen=line["target"]["widen"],
+            jitter=line["target"]["jitter"],
+            drafter=None if drafter is None else Path(drafter["path"]),
+            dtype=line["dtype"],
+            device=line["device"],
+            mode=line["mode"],
+            head=line["head"],
+            options=line["options"],
+            prepared=None if prepared is None else Path(prepared),
+            context=line["limits"]["context"],
+            requests=line["limits"]["requests"],
+        )
+
     @property
     def exact(self) -> bool:
         return self.mode == "exact"

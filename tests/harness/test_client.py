@@ -359,6 +359,28 @@ def test_error_for_no_request_ends_the_engine(parrot):
     assert is_gone(group)
 
 
+def test_a_record_that_ends_is_no_harm(parrot):
+    """The one error that belongs to nobody: a record is advice, and what was asked is answered."""
+    ended = error("record_ended")
+    counters = {"v": 1, "op": "stats", "counters": {}}
+    engine = parrot(GREETED, [tokens(5), ended, tokens(2), done("stop", 2, 1)], [ended, counters])
+    engine.load(SETTINGS)
+
+    assert engine.generate(Generate("a", [1, 3], 4, [2])).ids == [5, 2]
+    assert engine.stats() == {}
+
+
+def test_error_in_place_of_hello(parrot):
+    """A system whose options clash says so and ends: a mistake of the user's, no broken protocol."""
+    engine = parrot(hello=error("bad_option"))
+    group = engine.pid
+    with pytest.raises(Refused, match="words") as caught:
+        engine.load(SETTINGS)
+
+    assert (caught.value.code, caught.value.exit_code) == ("bad_option", 2)
+    assert is_gone(group)
+
+
 def test_crash(fake):
     """An engine that ends in the middle of an answer is reported with its status."""
     with pytest.raises(Crashed, match="ended with status 7"):

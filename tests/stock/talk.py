@@ -60,16 +60,17 @@ def generate(**changes: Any) -> dict[str, Any]:
 class Worker:
     """A worker process with its two descriptors.
 
-    prelude: Python that runs in the process before the worker.  system: the folder that holds `stock/`.  Replies are
-    validated as they are read.
+    prelude: Python that runs in the process before the worker.  system: the folder that holds `stock/`.  room: its
+    writable folder.  Replies are validated as they are read.
     """
 
-    def __init__(self, prelude: str = "", *, hello: bool = True, system: Path = ROOT) -> None:
+    def __init__(self, prelude: str = "", *, hello: bool = True, system: Path = ROOT, room: Path | None = None) -> None:
         ours, theirs = os.pipe(), os.pipe()
         arguments = ["--in-fd", str(ours[0]), "--out-fd", str(theirs[1])]
         start = f"{prelude}\nimport runpy; runpy.run_module('stock.worker', run_name='__main__', alter_sys=True)"
         how = ["-c", start] if prelude else ["-m", "stock.worker"]
         environment = {"PYTHONPATH": str(system), "OMP_NUM_THREADS": "1"}
+        environment |= {"TMPDIR": str(room)} if room else {}
         self.child = subprocess.Popen(
             [sys.executable, "-P", "-s", *how, *arguments],
             pass_fds=(ours[0], theirs[1]),
