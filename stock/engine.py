@@ -185,7 +185,11 @@ class Engine:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Allocates the first context, and on a GPU captures a greedy step, so that no request pays for it."""
+        """Allocates the first context, and on a GPU captures a greedy step, which most requests take.
+
+        The first request that samples, cuts, or asks for log-probabilities or a digest captures its own kind of step,
+        within its prefill: what a deployment is going to ask for is not known yet.
+        """
         request = Request("", [0], 1, frozenset(), True, Sampling())
         self._open(request)
         self.requests.append(request)

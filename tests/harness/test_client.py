@@ -15,6 +15,7 @@ from harness.client import Engine
 from harness.errors import Crashed, Hung, Missing, Refused, Usage, Violation
 from harness.process import environment
 from harness.wire import Generate, Prepared, Sampling, Settings, Target
+from spt import job
 from tests.fakes.parrot import HELLO
 from tests.harness.schemas import validator
 
@@ -453,6 +454,16 @@ def test_refused_load(fake):
     assert (caught.value.code, caught.value.exit_code) == ("bad_option", 2)
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("bad_option", "entry"), ("no_device", "cpu"), ("too_long", "context"), ("out_of_memory", "context")],
+)
+def test_refusals_that_a_user_can_mend_have_a_hint(code, words):
+    """Where there is a way out, the error names it; a fault of the engine has none."""
+    assert words in Refused(code, "words", None).hint
+    assert Refused("internal", "words", None).hint is None
+
+
 def test_prompt_outside_the_vocabulary(fake):
     """An id that the engine cannot know is never sent."""
     with pytest.raises(Usage, match="outside the vocabulary of 1000"):
@@ -505,6 +516,11 @@ def test_environment_is_a_function_of_its_arguments(tmp_path):
     assert made["PATH"] == "/bin"
     assert "SECRET" not in made
     assert made == environment(tmp_path / "system", tmp_path, tmp_path / "cache", {**outside, "SECRET": "y"})
+
+
+def test_harness_and_engine_see_the_same_of_the_outside():
+    """`spt` passes on to the harness what the harness passes on to the engine, so that nothing is lost between."""
+    assert process.PASSED_ON == job.PASSED_ON
 
 
 def test_close_ends_the_whole_group(parrot):

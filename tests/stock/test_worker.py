@@ -514,6 +514,42 @@ def test_a_system_with_an_added_module(paths, tmp_path):
         assert worker.ask(generate())["logits_sha256"] != plain["logits_sha256"]
 
 
+OWN = """
+import torch.nn.functional as F
+from stock.linear.dense import Dense
+
+class Own(Dense):
+    def __init__(self, target):
+        names = [name for name, weight in target.weights.items() if weight.dim() == 2 and name != "embed"]
+        super().__init__({name: target.weights.pop(name) for name in names})
+        assert "head" in names and len(names) == 13
+
+def build(target, options, prepared):
+    return Own(target)
+"""
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_module_may_take_all_weights(tied, mode, tmp_path):
+    """A linear module that keeps the weights to itself, the head's too, says what dense says; the FP32 head scores."""
+    config = target_config("llama", tie_word_embeddings=tied)
+    paths = write_target(tmp_path / "target", config), write_drafter(tmp_path / "drafter", drafter_config(config))
+    system = tmp_path / "system"
+    shutil.copytree(ROOT / "stock", system / "stock", ignore=shutil.ignore_patterns("__pycache__"))
+    (system / "stock" / "linear" / "own.py").write_text(OWN)
+    ask = {"op": "score", "id": "s", "ids": [1, 2, 3], "start": 1, "sampling": GREEDY}
+    with Worker(system=system) as worker:
+        said = []
+        for linear in ("dense", "own"):
+            for head in ("model", "fp32"):
+                assert worker.ask(load(*paths, linear=linear, mode=mode, head=head))["op"] == "ready"
+                said.append((worker.ask(generate()), worker.ask(ask)))
+
+    assert said[:2] == said[2:]
+    assert said[0][0]["op"] == "done"
+
+
 PRINTS = """
 import builtins, os, sys, threading
 def noise():
