@@ -22,6 +22,7 @@ _REGISTRY = referencing.Registry().with_resources(
     (path.name, referencing.Resource.from_contents(json.loads(path.read_text()))) for path in _SCHEMAS.glob("*.json")
 )
 _PATIENCE_S = 120.0
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")  # what kernels need to be compiled and run
 
 
 def validator(reference: str) -> jsonschema.Draft202012Validator:
@@ -69,7 +70,8 @@ class Worker:
         arguments = ["--in-fd", str(ours[0]), "--out-fd", str(theirs[1])]
         start = f"{prelude}\nimport runpy; runpy.run_module('stock.worker', run_name='__main__', alter_sys=True)"
         how = ["-c", start] if prelude else ["-m", "stock.worker"]
-        environment = {"PYTHONPATH": str(system), "OMP_NUM_THREADS": "1"}
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        environment |= {"PYTHONPATH": str(system), "OMP_NUM_THREADS": "1"}
         environment |= {"TMPDIR": str(room)} if room else {}
         self.child = subprocess.Popen(
             [sys.executable, "-P", "-s", *how, *arguments],
