@@ -24,8 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counts = run(chosen.job, chosen.out, chosen.max_minutes, _emit if chosen.stream else lambda event: None)
         if not chosen.stream:
             tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
-            print(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
-        sys.stdout.flush()
+            _say(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
     except HarnessError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.hint:
@@ -35,8 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader went away; at exit Python would try to write what is left.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()  # the reader went away
     return 0
 
 
@@ -46,7 +44,23 @@ def _end(number: int, frame: object) -> None:
 
 
 def _emit(event: dict[str, Any]) -> None:
-    print(json.dumps(event), flush=True)
+    _say(json.dumps(event))
+
+
+def _say(text: str) -> None:
+    """Writes a line to standard output at once; HarnessError where that cannot take it, such as a full disk."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _give_up_output()
+        raise HarnessError(f"standard output cannot be written: {error.strerror}") from None
+
+
+def _give_up_output() -> None:
+    """Points standard output to nowhere: at exit Python would try to write what is left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _minutes(word: str) -> float:
