@@ -36,10 +36,9 @@ def make_entry(
     check_name(name)
     commits = [memory.store.resolve(revision) for revision in chosen]
     if file is None:
-        if contract is None or not invariants:
-            raise Usage(
-                "an entry needs a contract", "name --contract and --invariant, or a whole entry.yaml with --yaml"
-            )
+        absent = [flag for flag, word in (("--contract", contract), ("--invariant", invariants)) if not word]
+        if contract is None or absent:
+            raise Usage(f"an entry needs a contract: {' and '.join(absent)} is missing", "or a whole card with --yaml")
         found = draft(memory, requires, memory.store.resolve(system), commits)
         data = _written_card(memory, name, found, contract, invariants)
     else:

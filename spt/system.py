@@ -44,6 +44,7 @@ SHIPPED, WHOLE = "shipped", "whole"
 Value: TypeAlias = str | int | float | bool
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "string": (str,)}
+_TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text"}
 _MAX_TOML_BYTES = 16 * 1024  # the parser's time grows with the square of a dotted key's length
 _MAX_NUMBER = 2**63
 _OPTION_KEYS = {"type", "default", "values", "range", "meaning"}
@@ -51,11 +52,15 @@ _OPTION_KEYS = {"type", "default", "values", "range", "meaning"}
 
 @dataclass(frozen=True)
 class System:
-    """A tree and the values of the options that are not at their default; `label` is the user's word for it."""
+    """A tree and the values of the options that are not at their default; `label` is the user's word for it.
+
+    `left_out`: files of the working tree that are not as the tree has them, where it is the tree of HEAD.
+    """
 
     tree: Oid
     options: dict[str, Value]
     label: str
+    left_out: tuple[str, ...] = ()
 
 
 # Which paths belong to a system.
@@ -96,7 +101,7 @@ class Option:
         """The value that was given as text or typed; Usage, starting with `where`, unless the option allows it."""
         value = _from_text(self.type, given) if isinstance(given, str) else given
         if not isinstance(value, Value) or not _has_type(value, self.type):
-            raise Usage(f"{where}: option '{self.name}' takes a {self.type}, not '{given}'")
+            raise Usage(f"{where}: option '{self.name}' takes {_TYPE_WORDS[self.type]}, not '{given}'")
         if self.values is not None and value not in self.values:
             allowed = ", ".join(str(one) for one in self.values)
             raise Usage(f"{where}: option '{self.name}' cannot be '{given}'", f"it takes one of: {allowed}")

@@ -19,7 +19,7 @@ from spt.git.program import GitFailed, git
 from spt.git.store import Store
 from spt.git.tree import compare
 
-__all__ = ["add_worktree", "advance", "open_changes"]
+__all__ = ["add_worktree", "advance", "open_changes", "uncommitted"]
 
 
 # Creating many files waits for the disk more than for a processor.
@@ -135,6 +135,15 @@ def _statuses(store: Store) -> Iterator[_Status]:
             yield _Status(path, state, True, code[1] != ".")
         elif kind == "u":
             raise _dirty(rest.split(" ", 9)[-1])
+
+
+def uncommitted(store: Store) -> list[str]:
+    """The paths of the working tree that are not as HEAD says, sorted; what is ignored does not count."""
+    if store.work_tree is None:
+        return []
+    said = _in(store, "status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=all")
+    records = said.decode(errors="surrogateescape").split("\0")
+    return sorted(record[3:] for record in records if record)
 
 
 def _file_state(store: Store, path: str) -> State | None:

@@ -210,7 +210,7 @@ def errors_well(ran, code, *words):
         and len(said) == 1
         and all(word in ran.err for word in words)
         and "Traceback" not in ran.err
-        and all(line.startswith(("error: ", "hint: ", "warning: ")) for line in lines)
+        and all(line.startswith(("error: ", "hint: ", "warning: ", "note: ")) for line in lines)
     )
 
 

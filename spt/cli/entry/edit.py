@@ -4,11 +4,12 @@ from pathlib import Path
 
 import click
 
+from spt.cli.names import complete_entries
 from spt.cli.output import print_json, say, show_path
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_entries)
 @click.option("--json", "as_json", is_flag=True, help="Print folder and conflicts as JSON on standard output.")
 def edit(name: str, as_json: bool) -> None:
     """Open an entry in a worktree
@@ -18,7 +19,7 @@ def edit(name: str, as_json: bool) -> None:
 
     \b
     Example:
-      cd $(spt entry edit w12-linear)
+      cd $(spt entry edit best-first-tree)
     """
     from spt.home import find_home
 

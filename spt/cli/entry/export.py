@@ -4,11 +4,12 @@ from pathlib import Path
 
 import click
 
+from spt.cli.names import complete_entries
 from spt.cli.output import print_json, say, show_path
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_entries)
 @click.option(
     "--to",
     metavar="DIR",
@@ -23,7 +24,7 @@ def export(name: str, to: Path | None, as_json: bool) -> None:
 
     \b
     Example:
-      spt entry export w12-linear --to ../specpilot/entries
+      spt entry export best-first-tree --to ../specpilot/entries
     """
     from spt.home import find_home
 

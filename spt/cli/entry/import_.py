@@ -19,7 +19,7 @@ def import_(source: str, names: tuple[str, ...], as_json: bool) -> None:
 
     \b
     Example:
-      spt entry import ../colleague w12-linear
+      spt entry import ../colleague best-first-tree
     """
     from spt.intake import import_entries
     from spt.memory import Memory

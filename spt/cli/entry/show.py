@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
+from spt.cli.names import complete_entries
 from spt.cli.output import data, print_json
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_entries)
 @click.option("--json", "as_json", is_flag=True, help="Print the entry as JSON on standard output.")
 def show(name: str, as_json: bool) -> None:
     """Show one entry: card, changes, evidence
