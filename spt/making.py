@@ -38,7 +38,7 @@ def make_entry(
     if file is None:
         absent = [flag for flag, word in (("--contract", contract), ("--invariant", invariants)) if not word]
         if contract is None or absent:
-            raise Usage(f"an entry needs a contract: {' and '.join(absent)} is missing", "or a whole card with --yaml")
+            raise Usage(f"an entry needs a contract: name {' and '.join(absent)}", "or give a whole card with --yaml")
         found = draft(memory, requires, memory.store.resolve(system), commits)
         data = _written_card(memory, name, found, contract, invariants)
     else:

@@ -38,7 +38,9 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0] if args else ""
         if word not in self.lazy and not word.startswith("-"):
             close = difflib.get_close_matches(word, self.lazy, 1)

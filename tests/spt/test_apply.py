@@ -366,14 +366,16 @@ def test_enable_switches_on_in_the_deployment_file(deployment):
     """--enable writes the variant's values, typed, and keeps comments, order and everything else."""
     write(deployment, {"deployment.yaml": DEPLOYMENT})
 
-    assert spt("entry", "apply", "fast-linear", "--enable", cwd=deployment).code == 0
+    ran = spt("entry", "apply", "fast-linear", "--enable", cwd=deployment)
     assert (deployment / "deployment.yaml").read_text() == DEPLOYMENT + "  linear: w12\n  w12-block: 64\n"
+    assert "deployment.yaml switches fast-linear on (small): linear=w12 w12-block=64\n" in ran.err
+    assert "to switch" not in ran.err
 
 
 @pytest.mark.parametrize(
     ("text", "arguments", "code", "word"),
     [
-        (None, ["fast-linear", "--enable"], 4, "deployment.yaml"),
+        (None, ["fast-linear", "--enable"], 4, "printf 'spt: 1\\nname: demo"),
         (DEPLOYMENT, ["tree-select", "--enable"], 4, "has no variant"),
         (DEPLOYMENT, ["fast-linear", "--enable", "--variant", "big"], 2, "no variant 'big'"),
         ("a: [\n", ["fast-linear", "--enable"], 2, "deployment.yaml"),

@@ -252,7 +252,7 @@ def test_digest_names_requests_by_content(write, tmp_path):
     (tmp_path / "x").write_text("{ }\n")
 
     assert first == moved != read(write("requests: {file: x}")).digest()
-    with pytest.raises(Missing, match="'.*nowhere' cannot be read"):
+    with pytest.raises(Missing, match=r"'.*nowhere' cannot be read"):
         read(write("requests: {file: nowhere}")).digest()
 
 

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from tests.spt.test_verify import distilled, new, report, system  # noqa: F401 - fixtures
 from tests.spt.toys import (
     card,
     commit_files,
@@ -14,6 +13,8 @@ from tests.spt.toys import (
     evidence_line,
     git,
     make_root,
+    new,
+    report,
     snapshot,
     spt,
     write,
@@ -48,6 +49,20 @@ def test_a_folder_of_entries_is_taken_in(bare_stock, pristine, shipped):
     assert spt("entry", "import", shipped / "entries", "--json", cwd=bare_stock).json == dict.fromkeys(
         ran.json, "unchanged"
     )
+
+
+@pytest.mark.parametrize("source", ["nowhere", "./nowhere/entries", "/nowhere.bundle"])
+def test_a_source_that_is_not_there_is_missing(bare_stock, source):
+    """A path that does not exist is said to be that: exit 4, as for an entry that is not in a source."""
+    assert errors_well(spt("entry", "import", source, cwd=bare_stock), 4, f"'{source}' does not exist")
+
+
+@pytest.mark.parametrize("form", ["entries", "deployment"])
+def test_an_entry_that_a_source_lacks_is_missing(bare_stock, shipped, pristine, form):
+    """The same answer from a folder and from a repository: exit 4."""
+    source = shipped / "entries" if form == "entries" else pristine
+
+    assert errors_well(spt("entry", "import", source, "nobody", cwd=bare_stock), 4, "holds no entry 'nobody'")
 
 
 def test_one_entry_needs_what_it_requires(bare_stock, shipped):
@@ -149,7 +164,7 @@ def test_export_keeps_lines_and_drops_files(deployment, tmp_path):
 
 
 @pytest.fixture
-def released(distilled, shipped, tmp_path):  # noqa: F811
+def released(distilled, shipped, tmp_path):
     """Shipped files with two distilled entries and the bundle of their source."""
     root = tmp_path / "released"
     shutil.copytree(shipped, root)
@@ -236,7 +251,7 @@ def test_a_bundle_that_lies_about_its_content_is_refused(released, tmp_path, old
     assert not (tmp_path / "fresh").exists()
 
 
-def test_a_bundle_grows_when_its_system_gives_another_entry(deployment, system, tmp_path):  # noqa: F811
+def test_a_bundle_grows_when_its_system_gives_another_entry(deployment, system, tmp_path):
     """Exporting a later entry of a system adds its delta to the bundle that an earlier one wrote."""
     out = tmp_path / "out"
     out.mkdir()
@@ -441,7 +456,7 @@ def test_a_repository_without_entries_is_named(bare_stock, tmp_path):
     """There is nothing to take from a repository that holds no entry."""
     git(tmp_path, "init", "-q", "empty")
 
-    assert errors_well(spt("entry", "import", tmp_path / "empty", cwd=bare_stock), 2, "holds no entry")
+    assert errors_well(spt("entry", "import", tmp_path / "empty", cwd=bare_stock), 4, "holds no entry")
 
 
 def test_an_entry_of_another_stock_is_a_conflict(tmp_path, bare_stock):

@@ -28,7 +28,7 @@ def edit(name: str, as_json: bool) -> None:
         say(f"{name} is open already, and left as it is")
     for path in opened.conflicts:
         say(f"conflict: {path}")
-    say(f"`spt entry export {name}` writes it back")
+    say(f"`spt entry export {name}` writes it back; `git worktree remove` closes it")
     if as_json:
         print_json({"folder": str(opened.folder), "conflicts": opened.conflicts, "was_open": opened.was_open})
     else:

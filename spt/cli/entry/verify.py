@@ -38,7 +38,10 @@ def verify(names: tuple[str, ...], everything: bool, checks: bool, as_json: bool
         raise Usage(f"--all takes every entry, and '{names[0]}' one", "leave one of them away")
     if not names and not everything:
         raise Usage("name the entries to verify, or --all")
-    memory = find_home(Path()).memory
+    home = find_home(Path())
+    if home.note:
+        say(f"note: {home.note}")
+    memory = home.memory
     if everything:
         names = tuple(sorted({*memory.entries, *memory.broken}))
     reports = [check(memory, name) for name in names]
