@@ -1,5 +1,6 @@
 """Making a repository a deployment repository: from the shipped system tree, or by naming a stock."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,19 +79,22 @@ def shipped_memory(
 
 def _kept(memory: Memory, found: Sequence[EntryFiles], lock: Mapping[str, Mapping[str, str]]) -> set[str]:
     """The names that a release must leave alone: changed here since they were shipped, or built on such a one."""
-    kept = {files.card.name for files in found if _is_changed(memory, files, lock.get(files.card.name))}
+    tips: dict[str, list[Oid]] = defaultdict(list)
+    for reference, tip in memory.store.references(SHIPPED_TIP).items():
+        tips[reference.removeprefix(SHIPPED_TIP).partition("/")[0]].append(tip)
+    names = {files.card.name: files for files in found}
+    kept = {name for name, files in names.items() if _is_changed(memory, files, tips[name], lock.get(name))}
     requires = {files.card.name: frozenset(files.card.requires) for files in found}
     return kept | {name for name in requires if kept & set(reachable(name, requires))}
 
 
-def _is_changed(memory: Memory, files: EntryFiles, lock: Mapping[str, str] | None) -> bool:
+def _is_changed(memory: Memory, files: EntryFiles, tips: Sequence[Oid], lock: Mapping[str, str] | None) -> bool:
     """Whether neither this release nor one before it shipped the entry that is there: by code and card."""
     name = files.card.name
     if name in memory.broken:
         return True
     if name not in memory.entries:
         return False
-    tips = memory.store.references(f"{SHIPPED_TIP}{name}/").values()
     shipped = [_identity(memory.objects, load(memory.objects, name, tip)) for tip in tips]
     if lock is not None:
         shipped.append((lock["delta_id"], blob_id(files.records["entry.yaml"])))

@@ -13,7 +13,7 @@ from typing import Protocol
 from spt.entry import Card, EntryFiles, check_name, check_path, check_records, read_card, read_folder
 from spt.errors import Conflict, Differs, Missing, Usage
 from spt.formats import read_jsonl
-from spt.git.compose import topological
+from spt.git.compose import Composition, topological
 from spt.git.incoming import fetched
 from spt.git.message import TOOL, read_trailers
 from spt.git.objects import GITLINK, Objects, Oid, State
@@ -127,21 +127,33 @@ def admit(
         if candidate.card.name in waiting:
             raise Usage(f"two entries are named '{candidate.card.name}'", "rename one of them")
         waiting[candidate.card.name] = candidate
-    requires = {name: set(candidate.card.requires) for name, candidate in waiting.items()}
-    for other in set().union(*requires.values()) - set(waiting):
-        if other in memory.entries:
-            requires[other] = set()
+    requires = _graph(memory, waiting)
+    # Grows with what is admitted: composing all entries anew after each would take the square of their number.
+    composition = Composition(memory.objects, memory.stock, [])
     happened = {}
     for name in topological(requires):
         if name in waiting:
-            happened[name] = _admit(memory, waiting[name], (lock or {}).get(name))
+            happened[name] = _admit(memory, composition, waiting[name], (lock or {}).get(name))
+        composition.add(memory.entry(name).part)
     return happened
 
 
-def _admit(memory: Memory, candidate: Candidate, lock: Mapping[str, str] | None) -> str:
+def _graph(memory: Memory, waiting: Mapping[str, Candidate]) -> dict[str, frozenset[str]]:
+    """What candidates require, and what entries that are there and are required do in turn."""
+    requires: dict[str, frozenset[str]] = {}
+    names = list(waiting)
+    for name in names:  # grows while it is walked
+        if name in requires or (name not in waiting and name not in memory.entries and name not in memory.broken):
+            continue
+        here = waiting[name].card.requires if name in waiting else memory.entry(name).part.requires
+        requires[name] = frozenset(here)
+        names.extend(here)
+    return requires
+
+
+def _admit(memory: Memory, composition: Composition, candidate: Candidate, lock: Mapping[str, str] | None) -> str:
     name = candidate.card.name
-    below = memory.closure(candidate.card.requires)
-    composition = memory.composition()
+    below = composition.closed(candidate.card.requires)
     base = composition.tree(below)
     delta = candidate.delta(memory.objects, {path: composition.value(below, path) for path in candidate.paths})
     if lock is not None and lock["delta_id"] != delta.id:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from spt import share
 from spt.errors import Usage
 from spt.formats import check, read_yaml
 from spt.git.objects import EXECUTABLE, FILE, LINK, TREE, Objects, Oid
@@ -27,6 +28,7 @@ __all__ = [
     "Option",
     "System",
     "Value",
+    "additions",
     "check_options",
     "export",
     "layout_of",
@@ -37,8 +39,7 @@ __all__ = [
     "system_tree",
 ]
 
-FOLDERS = ("stock", "kernels", "checks")
-SUFFIXES = (".py", ".toml", ".md")
+FOLDERS, SUFFIXES = share.SYSTEM_FOLDERS, share.SYSTEM_SUFFIXES
 SHIPPED, WHOLE = "shipped", "whole"
 
 Value: TypeAlias = str | int | float | bool
@@ -143,6 +144,17 @@ def options_of(objects: Objects, tree: Oid) -> dict[str, Option]:
                 raise Usage(f"option '{option.name}' is declared twice: stock/options/{other}.toml and {where}")
             declared[option.name] = option
     return declared
+
+
+def additions(objects: Objects, base: Oid, result: Oid) -> tuple[list[str], dict[str, list[str]]]:
+    """(names of options, {seam: values}) that one system tree declares and another, its base, does not; sorted."""
+    before, after = options_of(objects, base), options_of(objects, result)
+    seams = {}
+    for name, option in after.items():
+        known = set(map(str, before[name].values or ())) if name in before else set()
+        if option.is_seam and (values := sorted(set(map(str, option.values or ())) - known)):
+            seams[name] = values
+    return sorted(set(after) - set(before)), seams
 
 
 def _read_toml(objects: Objects, tree: Oid, where: str, data: bytes) -> Iterable[Option]:

@@ -125,3 +125,4 @@ def test_an_unknown_entry_is_one_line_everywhere(deployment):
     """The same mistake gets the same answer from every command."""
     for arguments in (["show"], ["apply"], ["verify"], ["edit"], ["refresh"]):
         assert errors_well(spt("entry", *arguments, "nobody", cwd=deployment), 4, "there is no entry 'nobody'")
+        assert spt("entry", *arguments, "nobody", "--json", cwd=deployment).out == ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -46,11 +47,11 @@ def project(tmp_path, toy):
     return make
 
 
-def start(folder, *arguments, stdin=None):
+def start(folder, *arguments, stdin=None, stderr=subprocess.PIPE):
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
     command = [sys.executable, "-P", "-s", "-m", "spt", "generate", *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment, stdin=stdin, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, cwd=folder, env=environment, stdin=stdin, stdout=pipe, stderr=stderr, text=True)
 
 
 def spt(folder, *arguments):
@@ -212,9 +213,23 @@ def test_a_prompt_from_standard_input(project):
     assert (child.returncode, out) == spt(folder, "Hello", "--max-tokens", "5")[:2]
 
 
+def test_a_terminal_is_told_that_the_model_is_loading(project, toy):
+    """Loading takes a while: on a terminal a line says what is loaded, before the first text; in a pipe none does."""
+    folder = project()
+    ours, theirs = pty.openpty()
+    with start(folder, "Hi", "--max-tokens", "2", stderr=theirs) as child:
+        os.close(theirs)
+        child.stdout.read()
+    said = os.read(ours, 4096).decode()
+    os.close(ours)
+
+    assert said.startswith(f"loading {toy} ...")
+    assert "loading" not in spt(folder, "Hi", "--max-tokens", "2")[2]
+
+
 def test_text_streams_into_a_pipe(project):
     """Text comes as the engine makes it, also where no terminal reads: the first of it long before the last."""
-    with start(project(step_ms=300), "Hi", "--max-tokens", "8") as child:
+    with start(project(tau=1, step_ms=300), "Hi", "--max-tokens", "8") as child:
         child.stdout.read(1)
         first_s = time.monotonic()
         child.stdout.read()

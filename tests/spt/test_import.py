@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from spt.git.compose import Composition
 from tests.spt.toys import (
     card,
     commit_files,
@@ -49,6 +50,27 @@ def test_a_folder_of_entries_is_taken_in(bare_stock, pristine, shipped):
     assert spt("entry", "import", shipped / "entries", "--json", cwd=bare_stock).json == dict.fromkeys(
         ran.json, "unchanged"
     )
+
+
+def test_admitting_is_linear(tmp_path):
+    """Twice as many entries that change take about twice as long, each composing only what it requires."""
+
+    def steps(number):
+        root = make_root(tmp_path / str(number), entries=False)
+        for at in range(number):
+            files = {f"stock/select/s{at}.py": f"# {at}\n"}
+            below = [f"e{at - 1:03d}"] if at % 5 else []
+            write_entry(root, f"e{at:03d}", files, seams={"select": [f"s{at}"]}, requires=below)
+        assert spt("init", root / "made", "--from", root, cwd=root).code == 0
+        write(root, {"kernels/mm.py": "# moved\n"})
+        added = []
+        counting = Composition.add
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Composition, "add", lambda self, part: (added.append(part), counting(self, part))[1])
+            assert spt("init", root / "made", "--from", root, cwd=root).code == 0
+        return len(added)
+
+    assert steps(40) <= 2.2 * steps(20)
 
 
 @pytest.mark.parametrize("source", ["nowhere", "./nowhere/entries", "/nowhere.bundle"])

@@ -14,7 +14,7 @@ def list_(as_json: bool) -> None:
     """List entries and what they add
 
     Evidence is `current`, `carried` (stock or requirements moved) or `stale` (the entry changed), and its figure a
-    raw ratio (the author's) or a speedup (judged, with a passing forcing verdict).
+    raw ratio (the author's) or a claimed speedup (judged, with a passing forcing verdict, as its line says).
 
     \b
     Example:
