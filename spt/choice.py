@@ -137,30 +137,32 @@ def checked_options(
             try:
                 values |= check_options(declared, {name: value}, where)
             except Usage as error:
-                hints = [_meant(declared, name, value), _adder(home, name, value), way_out]
+                hints = [_meant(declared, name, value, home), way_out]
                 raise Usage(error.message, "; ".join(filter(None, hints)) or error.hint) from error
     return values
 
 
-def _meant(declared: Mapping[str, Any], name: str, value: object) -> str | None:
-    if name not in declared:
-        close = get_close_matches(name, declared, 1)
-        return f"did you mean '{close[0]}'?" if close else None
-    allowed = [str(one) for one in declared[name].values or ()]
-    close = get_close_matches(str(value), allowed, 1)
-    return f"did you mean '{close[0]}'?" if close else f"it takes one of: {', '.join(allowed)}" if allowed else None
+def _meant(declared: Mapping[str, Any], name: str, value: object, home: Any) -> str | None:
+    """What was perhaps meant: a word that an entry adds, one that is declared, or nearly one of either."""
+    added = _added(home)
+    words = (name, f"{name}={value}")
+    allowed = [str(one) for one in declared[name].values or ()] if name in declared else []
+    here = get_close_matches(str(value), allowed, 1) if name in declared else get_close_matches(name, declared, 1)
+    exact = [word for word in words if word in added]
+    if here and not exact:
+        return f"did you mean '{here[0]}'?"
+    near = exact or [one for word in words for one in get_close_matches(word, added, 1, 0.85)]
+    if near:
+        entry = added[near[0]]
+        return f"entry '{entry}' adds '{near[0]}': `spt entry apply {entry}`, or --system {entry}"
+    return f"it takes one of: {', '.join(allowed)}" if allowed else None
 
 
-def _adder(home: Any, name: str, value: object) -> str | None:
-    """The entry that adds an option, or a value to a seam; by what its card says, or nearly so."""
-    known: dict[str, str] = {}
+def _added(home: Any) -> dict[str, str]:
+    """{option or seam=value: the entry that adds it}, by what the cards say."""
+    added: dict[str, str] = {}
     for one in sorted(home.memory.entries):
         card = home.memory.card(one)
-        known |= dict.fromkeys(card.options, one)
-        known |= {f"{seam}={choice}": one for seam, choices in card.seams.items() for choice in choices}
-    for word in (name, f"{name}={value}"):
-        close = get_close_matches(word, known, 1, 0.85)
-        if close:
-            entry = known[close[0]]
-            return f"entry '{entry}' adds '{close[0]}': `spt entry apply {entry}`, or --system {entry}"
-    return None
+        added |= dict.fromkeys(card.options, one)
+        added |= {f"{seam}={choice}": one for seam, choices in card.seams.items() for choice in choices}
+    return added

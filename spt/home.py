@@ -37,6 +37,7 @@ class Home:
 
     root: Path
     note: str = ""
+    in_repository: bool = False  # one that has no stock
 
     @cached_property
     def memory(self) -> Memory:
@@ -193,4 +194,4 @@ def find_home(path: Path) -> Home:
     note = "no stock here: these are the shipped entries"
     if store is not None and (way_out := way_out_of_clone(store)) is not None:
         note = f"{note}; {way_out}"
-    return Home(spt.share.shipped_root(), note)
+    return Home(spt.share.shipped_root(), note, store is not None)

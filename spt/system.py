@@ -270,7 +270,7 @@ def export(objects: Objects, tree: Oid, folder: Path) -> None:
     The files are written beside it and moved into place at the end, so that an interrupted export leaves no
     half of a system.  Modes are 0644 and 0755; a link is made as a link; a submodule is an empty folder.
     """
-    folder = folder.absolute()
+    folder = folder.parent.resolve() / folder.name
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise Usage(f"'{folder}' is not a folder")
     if folder.is_dir() and any(folder.iterdir()):

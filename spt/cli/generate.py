@@ -55,7 +55,7 @@ def generate(
 ) -> None:
     """Decode PROMPT and print the answer; then, on standard error, tokens, tau and tokens per second.
 
-    PROMPT `-` is read from standard input.  Flags go over single keys of the deployment file.  Without --system and
+    PROMPT `-` is read from standard input; an empty one is refused.  Flags go over single keys of the deployment file.  Without --system and
     without `system` in the file, what runs is what is committed on the branch that is checked out.
 
     \b
@@ -112,6 +112,9 @@ def make_arm(
     from spt.system import export, options_of
 
     deployment, word = chosen.deployment, system or chosen.deployment.system
+    home = find_home(Path())
+    if word is None and home.in_repository:
+        say("note: this repository has no stock: the shipped stock runs, whatever is checked out here")
     objects, found = resolve_at(Path(), word)
     left_out(found.left_out)
     held = {} if no_options else dict(deployment.options)
@@ -126,9 +129,9 @@ def make_arm(
             layers = (
                 (str(chosen.file), held, "--no-options leaves the options of that file out"),
                 (found.label, found.options, None),
-                ("command line", given, None),
+                ("--option", given, None),
             )
-            values = checked_options(declared, layers, find_home(Path()))
+            values = checked_options(declared, layers, home)
     export(objects, found.tree, to)
     return {"dir": to.name, "tree": found.tree, "options": values}
 

@@ -8,7 +8,7 @@ import pytest
 
 from spt.cli.output import counted
 from spt.cli.reference import reference
-from tests.spt.toys import errors_well, git, spt
+from tests.spt.toys import commit_files, errors_well, git, new, spt
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("pygit2", "ruamel", "rich", "jsonschema", "numpy", "torch", "scipy")
@@ -93,6 +93,18 @@ def test_shipped_entries_are_said_to_be_those(deployment, tmp_path):
         ["entry", "edit", "a"],
     ):
         assert errors_well(spt(*arguments, cwd=tmp_path / "clone"), 2, f"`spt entry import '{deployment}'` there")
+
+
+def test_show_says_each_thing_once(deployment):
+    """A card that was made of a commit's subject shows it once, and what is required in one line a kind."""
+    git(deployment, "switch", "-q", "-c", "round")
+    commit = commit_files(deployment, {"kernels/new.py": "x\n"}, "a new kernel")
+    assert new(deployment, "mine", commit).code == 0
+    shown = spt("entry", "show", "mine", cwd=deployment).out
+    regime = spt("entry", "show", "best-first-tree", cwd=deployment.parent).out
+
+    assert shown.count("a new kernel") == 1
+    assert regime.count("requires regime: ") == 1
 
 
 def test_all_or_names(deployment):

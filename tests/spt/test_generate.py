@@ -253,7 +253,7 @@ def repository(tmp_path, toy):
     ("arguments", "error", "hints"),
     [
         ([], "no option is named 'best_first_nodes'", ["spt entry apply best-first-tree", "--no-options"]),
-        (["--no-options", "--option", "best_first_width=4"], "command line: no option", ["--system best-first-tree"]),
+        (["--no-options", "--option", "best_first_width=4"], "--option: no option", ["--system best-first-tree"]),
         (["--no-options", "--option", "selct=chain"], "no option is named 'selct'", ["did you mean 'select'?"]),
         (["--no-options", "--option", "select=chian"], "cannot be 'chian'", ["did you mean 'chain'?"]),
         (["--no-options", "--option", "select=best_frist"], "cannot be 'best_frist'", ["entry 'best-first-tree' adds"]),
@@ -279,6 +279,16 @@ def test_another_system_needs_another_engine(tmp_path, toy):
     ran = toys_spt("generate", "Hi", "--target", toy, cwd=folder)
 
     assert errors_well(ran, 4, "has no 'stock/worker.py'", "engine: {kind: command")
+
+
+def test_a_repository_without_a_stock_runs_what_ships(tmp_path, project):
+    """What is checked out in such a repository is not what runs, and that is said."""
+    folder = project()
+    git(folder, "init", "-q")
+    note = "note: this repository has no stock: the shipped stock runs"
+
+    assert note in spt(folder, "Hi", "--max-tokens", "1")[2]
+    assert note not in spt(folder, "Hi", "--max-tokens", "1", "--system", "stock")[2]
 
 
 def test_changes_that_do_not_run_are_named(repository, tmp_path):
