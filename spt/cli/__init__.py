@@ -15,7 +15,7 @@ from spt.cli.output import say
 from spt.errors import SptError, Unsupported, Usage
 from spt.version import __version__
 
-__all__ = ["LazyGroup", "main"]
+__all__ = ["LazyGroup", "cli", "main"]
 
 
 class LazyGroup(click.Group):

@@ -18,7 +18,7 @@ from spt.cli.output import left_out, say
 from spt.errors import Missing, Usage
 from spt.job import HarnessFailed, run_job, write_job
 
-__all__ = ["generate"]
+__all__ = ["generate", "show", "summary"]
 
 
 @click.command()
@@ -55,8 +55,8 @@ def generate(
 ) -> None:
     """Decode PROMPT and print the answer; then, on standard error, tokens, tau and tokens per second.
 
-    PROMPT `-` is read from standard input; an empty one is refused.  Flags go over single keys of the deployment file.  Without --system and
-    without `system` in the file, what runs is what is committed on the branch that is checked out.
+    PROMPT `-` is read from standard input; an empty one is refused.  Flags go over single keys of the deployment file.
+    Without --system and without `system` in the file, what runs is what is committed on the branch that is checked out.
 
     \b
     Example:
