@@ -133,7 +133,7 @@ class Process:
         if status is None:
             how = "closed its pipe"
         elif status < 0:
-            how = f"was ended by signal {signal.Signals(-status).name}"
+            how = f"was ended by signal {_signal_name(-status)}"
         else:
             how = f"ended with status {status}"
         printed = [line.strip() for line in self.tail().splitlines() if line.strip()]
@@ -194,6 +194,11 @@ class Process:
         self._chunks_bytes += len(head)
         if self._chunks_bytes >= MAX_LINE:
             raise Violation(f"the engine sent a line of more than {MAX_LINE >> 20} MiB")
+
+
+def _signal_name(number: int) -> str:
+    """Its name where it has one; those between the first and last real-time signal have none."""
+    return signal.Signals(number).name if number in list(signal.Signals) else str(number)
 
 
 def _spawn(

@@ -230,10 +230,11 @@ class Engine:
 
     def _capture(self, variant: object, context: Context, wanted: Wanted) -> None:
         """Captures a step's phases for a context, on a short sequence that is then forgotten."""
-        self._reset(context)
-        self._run_prompt(torch.zeros(2, dtype=torch.int64, device=self.system.device), context)
-        context.anchor.zero_()
+        prompt = torch.zeros(min(2, self.system.context), dtype=torch.int64, device=self.system.device)
         for run in (_eagerly, _eagerly, self.phases.capture):
+            self._reset(context)  # each run accepts some rows, and a short context has no room for three
+            self._run_prompt(prompt, context)
+            context.anchor.zero_()
             _, trees = run(("draft", variant), self._draft, [context])
             verified = run(("verify", variant), self._verify, trees, [context])
             run(("accept", variant), self._accept, trees, verified, [context], [wanted])

@@ -15,7 +15,7 @@ import click
 from spt.choice import Chosen, checked_options, choose_deployment, split_options
 from spt.cli.names import complete_entries
 from spt.cli.output import left_out, say
-from spt.errors import Missing, Usage
+from spt.errors import Missing, SptError, Usage
 from spt.job import HarnessFailed, run_job, write_job
 
 __all__ = ["generate", "show", "summary"]
@@ -83,7 +83,7 @@ def generate(
                 say(f"  {line}")
             raise
         if as_json:
-            click.echo(json.dumps({**shown, "system": {"tree": arm["tree"], "options": arm["options"]}}))
+            answer(json.dumps({**shown, "system": {"tree": arm["tree"], "options": arm["options"]}}) + "\n")
         else:
             click.echo(summary(shown), err=True)
 
@@ -93,8 +93,8 @@ def read_prompt(word: str) -> str:
     data = sys.stdin.buffer.read().removesuffix(b"\n") if word == "-" else os.fsencode(word)
     try:
         text = data.decode()
-    except UnicodeDecodeError as error:
-        raise Usage(f"the prompt is not UTF-8: byte {error.start} is none") from None
+    except UnicodeDecodeError:
+        raise Usage("PROMPT is not valid UTF-8", "convert it first: iconv -f latin1 -t utf-8, for example") from None
     if not text.strip():
         raise Usage("the prompt is empty", "`-` reads it from standard input")
     return text
@@ -160,17 +160,28 @@ def show(events: Iterator[dict[str, Any]], silent: bool) -> dict[str, Any]:
         if event["event"] == "ready":
             shown |= {"load_s": event["load_s"], "card": event["card"]}
         elif event["event"] == "text" and not silent:
-            click.echo(event["text"], nl=False)
+            answer(event["text"])
         elif event["event"] == "answer":
-            answer, counts = event["answer"], event["counts"]
-            shown |= {key: answer[key] for key in ("text", "ids", "reason", "prompt_tok", "prefill_s", "decode_s")}
+            whole, counts = event["answer"], event["counts"]
+            shown |= {key: whole[key] for key in ("text", "ids", "reason", "prompt_tok", "prefill_s", "decode_s")}
             shown |= {key: counts[key] for key in ("tokens", "looped_tokens", "steps", "tau", "tau_all")}
             # No time passed between lines that were read at once: then there is no rate.
-            rated = counts["steps"] and answer["decode_s"]
-            shown["decode_tok_s"] = counts["step_tokens"] / answer["decode_s"] if rated else None
+            rated = counts["steps"] and whole["decode_s"]
+            shown["decode_tok_s"] = counts["step_tokens"] / whole["decode_s"] if rated else None
             if not silent:
-                click.echo()
+                answer("\n")
     return shown
+
+
+def answer(text: str) -> None:
+    """Writes to standard output at once; SptError where that cannot take it, such as a full disk."""
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # at exit Python would try to write the rest
+        raise SptError(f"the answer cannot be written: {error.strerror}") from None
 
 
 def summary(shown: dict[str, Any]) -> str:

@@ -183,7 +183,7 @@ def test_own_head_with_a_map(tmp_path, oracle):
 @pytest.mark.parametrize("temperature", [0.0, 0.1, 1.0, 5.0])
 @torch.inference_mode()
 def test_lattice_shares_the_noise_of_its_positions(temperature, tmp_path):
-    """Ranks at T are those of logit + T g at the position that is proposed, among the 64 best logits and by their softmax.
+    """Ranks at T are those of logit + T g at the proposed position, among the 64 best logits and by their softmax.
 
     At T = 0 the softmax is that of all logits.  Log-probs are stored as float16: 11 bits of numbers up to 16.
     """
