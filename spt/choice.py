@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spt.deployment import EXAMPLE_TARGET, NUMBERS, Deployment, parse, read_words
-from spt.errors import Missing, Usage
+from spt.errors import Missing, SptError, Usage
 
 __all__ = ["Chosen", "checked_options", "choose_deployment", "split_options"]
 
@@ -162,7 +162,10 @@ def _added(home: Any) -> dict[str, str]:
     """{option or seam=value: the entry that adds it}, by what the cards say."""
     added: dict[str, str] = {}
     for one in sorted(home.memory.entries):
-        card = home.memory.card(one)
+        try:
+            card = home.memory.card(one)
+        except SptError:
+            continue  # what is wrong with an entry is not what is asked here
         added |= dict.fromkeys(card.options, one)
         added |= {f"{seam}={choice}": one for seam, choices in card.seams.items() for choice in choices}
     return added

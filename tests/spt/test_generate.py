@@ -252,7 +252,7 @@ def test_a_terminal_is_told_that_the_model_is_loading(project, toy):
 
 def test_text_streams_into_a_pipe(project):
     """Text comes as the engine makes it, also where no terminal reads: the first of it long before the last."""
-    with start(project(tau=1, step_ms=300), "Hi", "--max-tokens", "8") as child:
+    with start(project(tau=1, step_ms=200), "Hi", "--max-tokens", "20") as child:
         child.stdout.read(1)
         first_s = time.monotonic()
         child.stdout.read()
