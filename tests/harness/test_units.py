@@ -127,10 +127,9 @@ def test_divergence():
 
 
 def test_interval_between_requests_knows_the_requests():
-    """The interval over requests holds the gain, is a point where all requests gain the same, and negates on swapping."""
-    noisy = [
-        each for number in range(4) for each in units.request_times(only(unit("confirm", number, 0.05, noise=0.1)))
-    ]
+    """The interval over requests holds the gain, is a point where all gain the same, and negates on swapping."""
+    several = [only(unit("confirm", number, 0.05, noise=0.1)) for number in range(4)]
+    noisy = [each for one in several for each in units.request_times(one)]
     found = units.between_requests(noisy, 0.975)
     mirrored = units.between_requests([each._replace(a_s=each.b_s, b_s=each.a_s) for each in noisy], 0.975)
     still = units.between_requests(units.request_times(only(unit("confirm", 0, 0.05))), 0.975)
