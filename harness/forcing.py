@@ -301,8 +301,14 @@ def wanted_tok(stock: Run, limits: Limits = Limits()) -> int | None:
     rate = float(wrong.sum() / tokens.sum()) + 2 * LIMIT
     free = rate * (1 - rate) * statistics.design_effect(wrong, tokens)
     width = statistics.student(_CONFIDENCE, _PLAN_FREEDOM) + statistics.normal(_PLAN_POWER)
-    room = (LIMIT / width) ** 2 - statistics.ratio_variance(wrong, tokens)
+    room = (LIMIT / width) ** 2 - _variance(wrong, tokens)
     return max(limits.tokens, math.ceil(free / room)) if room > 0 else None
+
+
+def _variance(wrong: Counts, tokens: Counts) -> float:
+    """Variance of a rate over its sessions, no less than independent tokens would have."""
+    rate, total = float(wrong.sum() / tokens.sum()), int(tokens.sum())
+    return rate * (1 - rate) / total * statistics.design_effect(wrong, tokens)
 
 
 def _needed_tok(seen: Run, stock: Run, excess: Bounds | None, tests: Sequence[EventTest], limits: Limits) -> int | None:
@@ -316,10 +322,10 @@ def _needed_tok(seen: Run, stock: Run, excess: Bounds | None, tests: Sequence[Ev
         return None if wanted is None else max(1, wanted - have)
     sessions = min(int((each > 0).sum()) for each in (tokens, stock.pooled[1]))
     width = statistics.student(_CONFIDENCE, sessions - 1) + statistics.normal(_NEED_POWER)
-    room = ((LIMIT - excess.value) / width) ** 2 - statistics.ratio_variance(*stock.pooled)
+    room = ((LIMIT - excess.value) / width) ** 2 - _variance(*stock.pooled)
     if room <= 0:
         return None
-    return max(1, math.ceil(statistics.ratio_variance(wrong, tokens) * have / room) - have)
+    return max(1, math.ceil(_variance(wrong, tokens) * have / room) - have)
 
 
 @dataclass(frozen=True)

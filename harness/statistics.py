@@ -24,7 +24,6 @@ __all__ = [
     "newcombe",
     "normal",
     "quantile",
-    "ratio_variance",
     "student",
     "wilson",
 ]
@@ -132,7 +131,7 @@ def newcombe(hits1: int, trials1: int, hits0: int, trials0: int, confidence: flo
     return Bounds(d, d - math.hypot(p1 - low1, high0 - p0), d + math.hypot(high1 - p1, p0 - low0))
 
 
-def ratio_variance(hits: Counts, trials: Counts) -> float:
+def _ratio_variance(hits: Counts, trials: Counts) -> float:
     """Variance of sum(hits) / sum(trials) over clusters: sum_j (k_j - p m_j)^2 * c / (c - 1) / M^2.
 
     The ratio estimator of a cluster sample (Cochran 1977, 9A.1; Rao and Scott 1992 for a binary outcome).
@@ -152,7 +151,7 @@ def clustered_excess(hits1: Counts, trials1: Counts, hits0: Counts, trials0: Cou
     hits0, trials0 = _filled(hits0, trials0)
     d = float(hits1.sum() / trials1.sum() - hits0.sum() / trials0.sum())
     freedom = min(len(trials1), len(trials0)) - 1
-    half = student(confidence, freedom) * math.sqrt(ratio_variance(hits1, trials1) + ratio_variance(hits0, trials0))
+    half = student(confidence, freedom) * math.sqrt(_ratio_variance(hits1, trials1) + _ratio_variance(hits0, trials0))
     free = newcombe(int(hits1.sum()), int(trials1.sum()), int(hits0.sum()), int(trials0.sum()), confidence)
     return Bounds(d, min(d - half, free.lower), max(d + half, free.upper))
 
@@ -171,7 +170,7 @@ def design_effect(hits: Counts, trials: Counts) -> float:
     total = int(trials.sum())
     rate = float(hits.sum()) / total
     free = rate * (1 - rate) / total
-    return max(1.0, ratio_variance(hits, trials) / free) if free else 1.0
+    return max(1.0, _ratio_variance(hits, trials) / free) if free else 1.0
 
 
 def event_p(events1: int, trials1: int, events0: int, trials0: int) -> float:
