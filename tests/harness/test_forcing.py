@@ -189,7 +189,7 @@ def clustered(random, rate, sessions, name):
 
 
 def test_first_look_has_the_size_that_is_asked_for():
-    """At a stock rate of 1 % and design effect 3 some 50,000 tokens are asked for; none do if stock knows too little."""
+    """At a stock rate of 1 % and design effect 3 some 50,000 tokens are asked for, none where stock knows little."""
     random = np.random.default_rng(0)
     asked = [wanted_tok(clustered(random, 0.01, 200, "s")) for _ in range(50)]
 
