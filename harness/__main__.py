@@ -1,4 +1,4 @@
-"""The judge's commands: `python -m harness run --job JOB.json --out DIR` (docs/harness.md)."""
+"""The judge's commands: `python -m harness run|verdict` (docs/harness.md, docs/judge.md)."""
 
 import argparse
 import json
@@ -20,10 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
     try:
-        counts = run(chosen.job, chosen.out, chosen.max_minutes, _emit if chosen.stream else lambda event: None)
-        if not chosen.stream:
-            tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
-            print(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
+        chosen.act(chosen)
         sys.stdout.flush()
     except HarnessError as error:
         print(f"error: {error.message}", file=sys.stderr)
@@ -37,6 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader went away; at exit Python would try to write what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _run(chosen: argparse.Namespace) -> None:
+    counts = run(chosen.job, chosen.out, chosen.max_minutes, _emit if chosen.stream else lambda event: None)
+    if not chosen.stream:
+        tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
+        print(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
+
+
+def _verdict(chosen: argparse.Namespace) -> None:
+    # What only measures needs no numpy.
+    from harness.verdict import verdict
+
+    _emit(verdict(chosen.what, chosen.samples, chosen.reference))
 
 
 def _end(number: int, frame: object) -> None:
@@ -56,6 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where answers.jsonl lies or will lie")
     command.add_argument("--max-minutes", type=float, metavar="M", help="stop after so long, and go on another time")
     command.add_argument("--stream", action="store_true", help="JSON lines on standard output as text arrives")
+    command.set_defaults(act=_run)
+    command = commands.add_parser("verdict", help="what samples say, as one line of JSON", allow_abbrev=False)
+    command.add_argument("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")
+    command.add_argument("--what", choices=("timing", "forcing"), default="timing")
+    command.add_argument("--reference", type=Path, metavar="SAMPLES", help="the file that holds stock's calibration")
+    command.set_defaults(act=_verdict)
     return parser
 
 
