@@ -1,6 +1,7 @@
 """The judge's commands: `python -m harness run --job JOB.json --out DIR` (docs/harness.md)."""
 
 import argparse
+import datetime
 import json
 import os
 import signal
@@ -20,10 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
     try:
-        counts = run(chosen.job, chosen.out, chosen.max_minutes, _emit if chosen.stream else lambda event: None)
-        if not chosen.stream:
-            tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
-            print(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
+        chosen.act(chosen)
         sys.stdout.flush()
     except HarnessError as error:
         print(f"error: {error.message}", file=sys.stderr)
@@ -37,6 +35,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader went away; at exit Python would try to write what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _run(chosen: argparse.Namespace) -> None:
+    counts = run(chosen.job, chosen.out, chosen.max_minutes, _emit if chosen.stream else lambda event: None)
+    if not chosen.stream:
+        tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
+        print(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
+
+
+def _prepare(chosen: argparse.Namespace) -> None:
+    from harness.prepared import prepare
+
+    _emit(prepare(chosen.job, chosen.out, sandbox=not chosen.no_sandbox))
+
+
+def _probe(chosen: argparse.Namespace) -> None:
+    from harness.probe import probe
+
+    _emit(probe(chosen.device, datetime.datetime.now(datetime.UTC)))
 
 
 def _end(number: int, frame: object) -> None:
@@ -56,6 +73,15 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where answers.jsonl lies or will lie")
     command.add_argument("--max-minutes", type=float, metavar="M", help="stop after so long, and go on another time")
     command.add_argument("--stream", action="store_true", help="JSON lines on standard output as text arrives")
+    command.set_defaults(act=_run)
+    command = commands.add_parser("prepare", help="let each arm of a job prepare, once", allow_abbrev=False)
+    command.add_argument("--job", type=Path, required=True, metavar="JOB.json")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where what they write will lie")
+    command.add_argument("--no-sandbox", action="store_true", help="the arms are trusted: do not enclose them")
+    command.set_defaults(act=_prepare)
+    command = commands.add_parser("probe", help="print what this machine allows the judge", allow_abbrev=False)
+    command.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N")
+    command.set_defaults(act=_probe)
     return parser
 
 
