@@ -1,6 +1,7 @@
-"""The judge's commands: `python -m harness run|verdict` (docs/harness.md, docs/judge.md)."""
+"""The judge's commands: `python -m harness run|prepare|time|verdict|probe` (docs/harness.md, docs/judge.md)."""
 
 import argparse
+import datetime
 import json
 import os
 import signal
@@ -50,6 +51,18 @@ def _verdict(chosen: argparse.Namespace) -> None:
     _emit(verdict(chosen.what, chosen.samples, chosen.reference))
 
 
+def _prepare(chosen: argparse.Namespace) -> None:
+    from harness.prepared import prepare
+
+    _emit(prepare(chosen.job, chosen.out, sandbox=not chosen.no_sandbox))
+
+
+def _probe(chosen: argparse.Namespace) -> None:
+    from harness.probe import probe
+
+    _emit(probe(chosen.device, datetime.datetime.now(datetime.UTC)))
+
+
 def _end(number: int, frame: object) -> None:
     """Ends by an exception instead of on the spot, so that the engine goes with us."""
     sys.exit(143)
@@ -73,6 +86,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--what", choices=("timing", "forcing"), default="timing")
     command.add_argument("--reference", type=Path, metavar="SAMPLES", help="the file that holds stock's calibration")
     command.set_defaults(act=_verdict)
+    command = commands.add_parser("prepare", help="let each arm of a job prepare, once", allow_abbrev=False)
+    command.add_argument("--job", type=Path, required=True, metavar="JOB.json")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where what they write will lie")
+    command.add_argument("--no-sandbox", action="store_true", help="the arms are trusted: do not enclose them")
+    command.set_defaults(act=_prepare)
+    command = commands.add_parser("probe", help="print what this machine allows the judge", allow_abbrev=False)
+    command.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N")
+    command.set_defaults(act=_probe)
     return parser
 
 
