@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
     try:
-        chosen.act(chosen)
+        status: int = chosen.act(chosen) or 0
         sys.stdout.flush()
     except HarnessError as error:
         print(f"error: {error.message}", file=sys.stderr)
@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader went away; at exit Python would try to write what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        return 0
+    return status
 
 
 def _run(chosen: argparse.Namespace) -> None:
@@ -49,6 +50,22 @@ def _verdict(chosen: argparse.Namespace) -> None:
     from harness.verdict import verdict
 
     _emit(verdict(chosen.what, chosen.samples, chosen.reference))
+
+
+def _time(chosen: argparse.Namespace) -> int:
+    from harness.campaign import time_arms
+
+    verdict = time_arms(
+        chosen.job,
+        chosen.out,
+        chosen.max_minutes,
+        _emit if chosen.stream else lambda event: None,
+        sandbox=not chosen.no_sandbox,
+        devices=chosen.devices.split(",") if chosen.devices else (),
+    )
+    if not chosen.stream:
+        _emit(verdict)
+    return 0 if verdict["answer"] == "promote" else 1
 
 
 def _prepare(chosen: argparse.Namespace) -> None:
@@ -86,6 +103,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--what", choices=("timing", "forcing"), default="timing")
     command.add_argument("--reference", type=Path, metavar="SAMPLES", help="the file that holds stock's calibration")
     command.set_defaults(act=_verdict)
+    command = commands.add_parser("time", help="compare arm 'a' with arm 'b' in paired runs", allow_abbrev=False)
+    command.add_argument("--job", type=Path, required=True, metavar="JOB.json")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where samples.jsonl lies or will lie")
+    command.add_argument("--max-minutes", type=float, metavar="M", help="stop after so long, and go on another time")
+    command.add_argument("--devices", metavar="D[,D]", help="the device, or two that are exchanged within a unit")
+    command.add_argument("--no-sandbox", action="store_true", help="the arms are trusted: do not enclose them")
+    command.add_argument("--stream", action="store_true", help="JSON lines on standard output as things happen")
+    command.set_defaults(act=_time)
     command = commands.add_parser("prepare", help="let each arm of a job prepare, once", allow_abbrev=False)
     command.add_argument("--job", type=Path, required=True, metavar="JOB.json")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where what they write will lie")

@@ -29,7 +29,7 @@ from harness.shape import constant, integer, number, record, text
 from harness.tree import tree_id
 from harness.wire import Prepared
 
-__all__ = ["Store", "fill", "model_paths", "prepare", "weights_bytes"]
+__all__ = ["Store", "fill", "model_paths", "prepare", "stored", "weights_bytes"]
 
 CAP_WEIGHTS = 2  # what an arm may write, in bytes of the weights
 SLACK_BYTES = 64 << 20  # compiled kernels of a tiny model are larger than the model
@@ -108,7 +108,7 @@ def prepare(job_file: Path, out: Path, *, sandbox: bool = True) -> dict[str, Any
         )
         if sandbox:
             check_sandbox(enclosure)
-        stores = {name: _stored(arm, deployment, out / name, enclosure) for name, arm in job.arms.items()}
+        stores = {name: stored(arm, deployment, out / name, enclosure) for name, arm in job.arms.items()}
     arms = {name: _facts(store) for name, store in stores.items()}
     return {"v": 1, "kind": "prepared", "sandbox": enclosure.word, "arms": arms}
 
@@ -117,7 +117,9 @@ def _facts(store: Store) -> dict[str, Any]:
     return {"tree": store.tree, "bytes": store.bytes, "digest": store.digest, "seconds": round(store.seconds_s, 3)}
 
 
-def _stored(arm: Arm, deployment: Deployment, folder: Path, enclosure: Enclosure) -> Store:
+def stored(arm: Arm, deployment: Deployment, folder: Path, enclosure: Enclosure) -> Store:
+    """What the arm prepared in `folder`, now or before."""
+    folder = folder.absolute()
     if (found := tree_id(arm.folder)) != arm.tree:
         raise Usage(f"'{arm.folder}' is not the tree that the job names: {found[:12]}, not {arm.tree[:12]}")
     if (folder / "prepared.json").is_file():
