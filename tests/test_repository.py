@@ -1,5 +1,6 @@
 """The repository as a whole: what is tracked, what ships, and that a wheel and a checkout are one."""
 
+import gzip
 import hashlib
 import re
 import subprocess
@@ -45,16 +46,33 @@ def test_tracked_files_stay_small():
     assert sum(path.stat().st_size for path in tracked()) < 32 * MIB
 
 
+def texts():
+    """Path and bytes of every tracked file that says something: packed text unpacked, this file left out."""
+    for path in tracked():
+        if path.suffix not in (".safetensors", ".bundle") and path != Path(__file__):
+            data = path.read_bytes()
+            yield path.relative_to(ROOT), gzip.decompress(data) if path.suffix == ".gz" else data
+
+
+def naming(pattern):
+    """The tracked files that say what the pattern finds."""
+    return [f"{path}: {found[0].decode()}" for path, data in texts() if (found := re.search(pattern, data))]
+
+
 def test_no_tracked_file_names_a_folder_beside_the_repository():
     """A clone has nothing beside it."""
-    pattern = re.compile(rb"\.\./shared|/work/|/root/")
-    found = [
-        path
-        for path in tracked()
-        if path.suffix not in (".safetensors", ".bundle") and pattern.search(path.read_bytes())
-    ]
+    assert naming(rb"\.\./shared|/work/|/root/") == []
 
-    assert [path.relative_to(ROOT) for path in found if path != Path(__file__)] == []
+
+def test_no_tracked_file_names_a_package_index():
+    """Where packages come from is the user's own setting."""
+    hosts = rb"pypi\.org|pythonhosted\.org|npmjs\.(org|com)|download\.pytorch\.org|anaconda\.org|deb\.debian\.org"
+    assert naming(rb"(?i)\b(" + hosts + rb")\b|--(extra-)?index-url|/opt/(pypi|wheels)") == []
+
+
+def test_no_tracked_record_names_a_machine():
+    """A card says what a machine is, never which: no host name, no serial number of a GPU."""
+    assert naming(rb'(?i)"host": ?"|\bGPU-[0-9a-f]{8}-[0-9a-f]{4}-') == []
 
 
 @pytest.fixture(scope="module")
