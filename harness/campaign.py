@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import shape
+from harness.client import Engine, Start
 from harness.device import Device, locked, open_device
 from harness.errors import HarnessError, Missing, Unsupported, Usage
 from harness.job import Job, read_job
@@ -44,6 +45,7 @@ def time_arms(
     *,
     sandbox: bool = True,
     devices: Sequence[str] = (),
+    start: Start = Engine.start,
 ) -> dict[str, Any]:
     """Measures until the rule has its answer, and returns the verdict.
 
@@ -61,11 +63,13 @@ def time_arms(
         enclosures = [_enclosure(job, device, sandbox) for device in places]
         if sandbox:
             check_sandbox(enclosures[0])
-        stores = {name: stored(job.arms[name], job.deployment, out / "prepared" / name, enclosures[0]) for name in "ab"}
+        stores = {
+            name: stored(job.arms[name], job.deployment, out / "prepared" / name, enclosures[0], start) for name in "ab"
+        }
         now = datetime.datetime.now(datetime.UTC)
         _begin(writer, job, card(job.deployment.device, now, sandbox=enclosures[0].word))
         supply = Supply(requests, _asked(writer.path), text)
-        campaign = _Campaign(job, writer, supply, places, enclosures, stores, emit)
+        campaign = _Campaign(job, writer, supply, places, enclosures, stores, emit, start)
         return campaign.run(minutes)
 
 
@@ -135,6 +139,7 @@ class _Campaign:
     enclosures: list[Enclosure]
     stores: dict[str, Store]
     emit: Emit
+    start: Start
 
     def run(self, minutes: float | None) -> dict[str, Any]:
         deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
@@ -153,7 +158,7 @@ class _Campaign:
 
     def _measure(self, step: Measure) -> None:
         names = ("b", "b") if step.phase == "calibrate" else ("a", "b")
-        pair = Pair(self.job.deployment, self.writer, self.supply, step, self.job.seed)
+        pair = Pair(self.job.deployment, self.writer, self.supply, step, self.job.seed, self.start)
         try:
             pair.run([self._half(names, turn) for turn in range(len(self.devices))])
         except Voided as void:

@@ -28,7 +28,7 @@ from harness.sandbox import Enclosure
 from harness.shape import Mismatch
 from harness.wire import Generate, Hello, Option, Prepared, Ready, Sampling, Scores, Settings, check_reply
 
-__all__ = ["LOAD_S", "Engine", "OnTokens", "digest_folder", "stock_command"]
+__all__ = ["LOAD_S", "Engine", "OnTokens", "Start", "digest_folder", "stock_command"]
 
 START_S = 120.0  # importing torch from a cold disk
 LOAD_S = 1800.0
@@ -336,6 +336,9 @@ class Engine:
     def _break(self, what: str) -> NoReturn:
         self.kill()
         raise Violation(f"the engine broke the protocol: {what}")
+
+
+Start = Callable[..., Engine]  # as Engine.start, so that a test can have engines of its own
 
 
 def digest_folder(folder: Path) -> Prepared:

@@ -6,20 +6,20 @@ Everything that is measured is written at once; a unit that goes wrong is void, 
 import functools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from harness.answer import Answer
-from harness.client import LOAD_S, Engine, stock_command
+from harness.client import LOAD_S, Engine, Start, stock_command
 from harness.device import Device
 from harness.errors import Crashed, EngineError, Hung, Refused
 from harness.job import Arm, Deployment
 from harness.options import convert
 from harness.prepared import Store
 from harness.promotion import Measure
-from harness.samples import Writer
+from harness.samples import Line, Writer
 from harness.sandbox import Enclosure
 from harness.supply import Supply
 from harness.tau import looped
@@ -65,9 +65,9 @@ class Pair:
         supply: Supply,
         step: Measure,
         seed: int,
-        group: int = GROUP,
+        start: Start = Engine.start,
     ) -> None:
-        self.deployment, self.writer, self.supply, self.step, self.group = deployment, writer, supply, step, group
+        self.deployment, self.writer, self.supply, self.step, self.start = deployment, writer, supply, step, start
         self._random = random.Random(f"{seed} {step.phase} {step.unit}")
         self._groups = 0  # numbers given out
 
@@ -83,9 +83,9 @@ class Pair:
                 first.append(order[0])
                 leads.append(self._half(half, order, contestants, devices))
         except Voided as void:
-            self._add("void", arm=void.arm, cause=void.cause, reason=void.reason)
+            self.write([{"type": "void", "arm": void.arm, "cause": void.cause, "reason": void.reason}])
             raise
-        self._add("unit", first=first, leads=leads)
+        self.write([{"type": "unit", "first": first, "leads": leads}])
 
     def _half(
         self, half: int, order: Sequence[str], contestants: dict[str, Contestant], devices: dict[str, Device]
@@ -102,7 +102,7 @@ class Pair:
                 raise Voided("a", "load", told)
             (warm,) = self._take(1, sides["b"])
             for arm in order:
-                sides[arm].answer([warm])
+                sides[arm].warm_up([warm])
             leads = [self._random.choice(ARMS) for _ in range(QUARTETS)]
             for quartet, lead in enumerate(leads):
                 self._quartet(half, quartet, lead, sides)
@@ -114,16 +114,17 @@ class Pair:
         """One quartet, drawn again while it is too repetitive in arm b; no time is read for that."""
         other = "b" if lead == "a" else "a"
         for _ in range(REDRAWS):
-            groups = [(self._number(), self._take(self.group, sides["b"])) for _ in range(2)]
+            groups = [(self._number(), self._take(GROUP, sides["b"])) for _ in range(2)]
             said: list[Answer] = []
             for slot, (arm, (number, requests)) in enumerate(
                 [(lead, groups[0]), (other, groups[0]), (other, groups[1]), (lead, groups[1])]
             ):
                 answers = sides[arm].timed(requests, quartet=quartet, slot=slot, group=number)
                 said += answers if arm == "b" else []
-            if not any(_loops(said[index : index + self.group]) for index in (0, self.group)):
+            if not any(_loops(said[index : index + GROUP]) for index in (0, GROUP)):
                 return
-            self._add("redraw", half=half, quartet=quartet, groups=[number for number, _ in groups])
+            numbers = [number for number, _ in groups]
+            self.write([{"type": "redraw", "half": half, "quartet": quartet, "groups": numbers}])
         raise Voided(None, "violation", f"{REDRAWS} draws of a quartet were too repetitive")
 
     def _take(self, count: int, side: "_Side") -> list[Generate]:
@@ -133,8 +134,9 @@ class Pair:
         self._groups += 1
         return self._groups - 1
 
-    def _add(self, kind: str, **fields: Any) -> None:
-        self.writer.add(kind, phase=self.step.phase, unit=self.step.unit, **fields)
+    def write(self, lines: Iterable[Line]) -> None:
+        """Lines of this unit, on the disk when it returns."""
+        self.writer.add_all({"phase": self.step.phase, "unit": self.step.unit, **line} for line in lines)
 
 
 def _loops(answers: Sequence[Answer]) -> bool:
@@ -160,9 +162,7 @@ class _Side:
         contestant.store.check()
         begun_s = time.monotonic()
         enclosure = contestant.store.enclosure(contestant.enclosure)
-        self._engine = Engine.start(
-            pair.deployment.command(stock_command()), contestant.arm.folder, enclosure=enclosure
-        )
+        self._engine = pair.start(pair.deployment.command(stock_command()), contestant.arm.folder, enclosure=enclosure)
 
         def load() -> Ready:
             options = convert(contestant.arm.options, self._engine.hello.options)
@@ -171,7 +171,7 @@ class _Side:
         self.ready = self._blame(load)
         self.load_s = time.monotonic() - begun_s
         prepared = contestant.store.digest
-        pair._add("load", half=self.half, arm=self.arm, load_s=self.load_s, prepared=prepared)
+        pair.write([{"type": "load", "half": self.half, "arm": self.arm, "load_s": self.load_s, "prepared": prepared}])
         self._stand_still()
 
     def answer(self, requests: Sequence[Generate]) -> list[Answer]:
@@ -182,28 +182,32 @@ class _Side:
             answers.append(self._blame(functools.partial(self._engine.generate, request)))
         self._seen = self.device.reading()
         self._stand_still()
-        for request, answer in zip(requests, answers, strict=True):
-            self._keep(request, answer)
         return answers
 
+    def warm_up(self, requests: Sequence[Generate]) -> None:
+        """Answers that do not count; they are written, so that nobody meets their prompts again."""
+        answers = self.answer(requests)
+        self.pair.write(self._said(requests, answers))
+
     def timed(self, requests: Sequence[Generate], quartet: int, slot: int, group: int) -> list[Answer]:
-        """`answer`, and the group's times."""
+        """`answer`, written with the group's times."""
         answers = self.answer(requests)
         throttle = None if self._seen is None else self._seen.throttle
-        self.pair._add(
-            "group",
-            half=self.half,
-            quartet=quartet,
-            slot=slot,
-            arm=self.arm,
-            group=group,
-            requests=[request.id for request in requests],
-            seconds=[(answer.done_ns - answer.written_ns) / 1e9 for answer in answers],
-            decode_seconds=[answer.decode_s for answer in answers],
-            tokens=[len(answer.ids) for answer in answers],
-            clocks_mhz=None if self._seen is None else float(self._seen.clock_mhz),
-            throttle=throttle,
-        )
+        line = {
+            "type": "group",
+            "half": self.half,
+            "quartet": quartet,
+            "slot": slot,
+            "arm": self.arm,
+            "group": group,
+            "requests": [request.id for request in requests],
+            "seconds": [(answer.done_ns - answer.written_ns) / 1e9 for answer in answers],
+            "decode_seconds": [answer.decode_s for answer in answers],
+            "tokens": [len(answer.ids) for answer in answers],
+            "clocks_mhz": None if self._seen is None else float(self._seen.clock_mhz),
+            "throttle": throttle,
+        }
+        self.pair.write([*self._said(requests, answers), line])
         if self.arm == "b" and throttle and any(word in throttle for word in SEVERE):
             raise Voided(None, "throttle", f"the device was throttled: {throttle}")
         return answers
@@ -226,22 +230,25 @@ class _Side:
         if self.device.wait_until_idle(IDLE_S) is False:
             raise Voided(self.arm, "busy", f"the device was busy {IDLE_S:g} s after the arm stood still")
 
-    def _keep(self, request: Generate, answer: Answer) -> None:
-        self.pair._add(
-            "answer",
-            half=self.half,
-            arm=self.arm,
-            request=request.id,
-            session=request.id,
-            prompt=request.prompt,
-            ids=answer.ids,
-            reason=answer.reason,
-            lines=answer.lines,
-            max_tokens=request.max_tokens,
-            stop_ids=request.stop_ids,
-            ignore_eos=request.ignore_eos,
-            sampling=vars(request.sampling),
-        )
+    def _said(self, requests: Sequence[Generate], answers: Sequence[Answer]) -> list[Line]:
+        return [
+            {
+                "type": "answer",
+                "half": self.half,
+                "arm": self.arm,
+                "request": request.id,
+                "session": request.id,
+                "prompt": request.prompt,
+                "ids": answer.ids,
+                "reason": answer.reason,
+                "lines": answer.lines,
+                "max_tokens": request.max_tokens,
+                "stop_ids": request.stop_ids,
+                "ignore_eos": request.ignore_eos,
+                "sampling": vars(request.sampling),
+            }
+            for request, answer in zip(requests, answers, strict=True)
+        ]
 
     def _blame(self, act: Callable[[], Any]) -> Any:
         """Whatever the engine does wrong is this arm's."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import shape
-from harness.client import PREPARE_S, Engine, digest_folder, stock_command
+from harness.client import PREPARE_S, Engine, Start, digest_folder, stock_command
 from harness.device import locked, open_device
 from harness.errors import HarnessError, Hung, Missing, Refused, Usage, Violation
 from harness.job import Arm, Deployment, read_job
@@ -117,7 +117,7 @@ def _facts(store: Store) -> dict[str, Any]:
     return {"tree": store.tree, "bytes": store.bytes, "digest": store.digest, "seconds": round(store.seconds_s, 3)}
 
 
-def stored(arm: Arm, deployment: Deployment, folder: Path, enclosure: Enclosure) -> Store:
+def stored(arm: Arm, deployment: Deployment, folder: Path, enclosure: Enclosure, start: Start = Engine.start) -> Store:
     """What the arm prepared in `folder`, now or before."""
     folder = folder.absolute()
     if (found := tree_id(arm.folder)) != arm.tree:
@@ -128,7 +128,7 @@ def stored(arm: Arm, deployment: Deployment, folder: Path, enclosure: Enclosure)
             raise Usage(f"'{folder}' was prepared by another tree: {store.tree[:12]}", "give another folder")
         return store
     cap_bytes = CAP_WEIGHTS * weights_bytes(deployment) + SLACK_BYTES
-    return fill(arm, deployment, folder, enclosure, cap_bytes)
+    return fill(arm, deployment, folder, enclosure, cap_bytes, start=start)
 
 
 def fill(
@@ -138,6 +138,7 @@ def fill(
     enclosure: Enclosure,
     cap_bytes: int,
     patience_s: float = PREPARE_S,
+    start: Start = Engine.start,
 ) -> Store:
     """Runs `prepare` of one arm into the new folder `folder`; whatever goes wrong, nothing stays there.
 
@@ -151,7 +152,7 @@ def fill(
         store.kernels.mkdir()
         inside = replace(enclosure, files=store.files, kernels=store.kernels, filling=True, file_bytes=cap_bytes)
         started_s = time.monotonic()
-        _run(arm, deployment, inside, lambda: _check_size(fresh, cap_bytes), patience_s)
+        _run(arm, deployment, inside, lambda: _check_size(fresh, cap_bytes), patience_s, start)
         seconds_s = time.monotonic() - started_s
         _settle(fresh)
         _check_size(fresh, cap_bytes)
@@ -166,9 +167,16 @@ def fill(
     return Store(folder, arm.tree, left.digest, left.bytes, seconds_s)
 
 
-def _run(arm: Arm, deployment: Deployment, enclosure: Enclosure, watch: Callable[[], None], patience_s: float) -> None:
+def _run(
+    arm: Arm,
+    deployment: Deployment,
+    enclosure: Enclosure,
+    watch: Callable[[], None],
+    patience_s: float,
+    start: Start,
+) -> None:
     assert enclosure.files is not None and enclosure.prepared is not None
-    with Engine.start(deployment.command(stock_command()), arm.folder, enclosure=enclosure) as engine:
+    with start(deployment.command(stock_command()), arm.folder, enclosure=enclosure) as engine:
         engine.watch(watch)
         settings = enclosure.settings(deployment.settings(convert(arm.options, engine.hello.options)))
         try:

@@ -400,11 +400,17 @@ class Writer:
         self._file.close()
 
     def add(self, kind: str, **fields: Any) -> None:
-        """Appends one line; a disk that is full takes none of it.  Raises `Mismatch` where it has not its shape."""
-        line = {"v": 1, "kind": "samples", "type": kind, **fields}
-        check(line)
-        _check_sense(line)
-        data = json.dumps(line, allow_nan=False).encode() + b"\n"
+        """Appends one line; raises `Mismatch` where it has not its shape."""
+        self.add_all([{"type": kind, **fields}])
+
+    def add_all(self, lines: Iterable[Line]) -> None:
+        """Appends lines that belong together, all or, on a disk that is full, none of them."""
+        data = b""
+        for fields in lines:
+            line = {"v": 1, "kind": "samples", **fields}
+            check(line)
+            _check_sense(line)
+            data += json.dumps(line, allow_nan=False).encode() + b"\n"
         try:
             self._write(data)
         except OSError as error:
@@ -419,6 +425,7 @@ class Writer:
         return read(self.path)
 
     def _write(self, data: bytes) -> None:
-        while data:
-            data = data[self._file.write(data) :]
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
         os.fsync(self._file.fileno())
