@@ -100,6 +100,7 @@ def test_at_twenty_units_no_is_said_only_where_it_is_known():
     screen = readings(5, 0.02)
     assert decide(QUIET, screen, readings(20, 0.011)).answer == "decline"
     assert decide(QUIET, screen, readings(20, 0.013, spread=0.01)).answer == "undecided"
+    assert decide(QUIET, screen, readings(20, 0.0125, spread=0.005)).answer == "undecided"
 
 
 def test_published_rule_stands_beside():
