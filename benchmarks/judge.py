@@ -287,12 +287,12 @@ def drawn(random: np.random.Generator, name: str, tokens: Cells, rates: Sequence
 
     Within a session the tokens of a cell correlate (beta-binomial), and so do cells: one quantile draws them all.
     """
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     spread, luck = 1 / CORRELATION - 1, random.uniform(size=sessions)
     wrong, counts = (np.zeros((sessions, 2, 4), dtype=np.int64) for _ in range(2))
     for ((position, output), count), rate in zip(tokens.items(), rates, strict=True):
-        hits = random.binomial(count, beta.ppf(luck, rate * spread, (1 - rate) * spread))
+        hits = random.binomial(count, betaincinv(rate * spread, (1 - rate) * spread, luck))
         for axis, bucket in ((0, position), (1, output)):
             wrong[:, axis, bucket] += hits
             counts[:, axis, bucket] += count
@@ -305,9 +305,10 @@ def looks(rate: float, count: int, random: np.random.Generator) -> Iterator[Figu
     cell = {(0, 0): SESSION_TOK}
     answers: dict[float, Counter[str]] = {excess: Counter() for excess in (0.0, 0.005, 0.01)}
     first: Counter[str] = Counter()
+    runs_of = {0.0: count, 0.005: 3 * count, 0.01: count}  # the limit that is nearest to its figure gets most
     asked = []
     for excess, found in answers.items():
-        for _ in range(count):
+        for _ in range(runs_of[excess]):
             stock = drawn(random, "s", cell, [rate], CALIBRATION_TOK // SESSION_TOK)
             wanted = forcing.wanted_tok(stock)
             if wanted is None:
@@ -327,7 +328,7 @@ def looks(rate: float, count: int, random: np.random.Generator) -> Iterator[Figu
     yield Figure(section, "honest accepted at the first look", first["0.0 accept"] / count)
     yield Figure(section, "honest accepted", answers[0.0]["accept"] / count, 0.99, above=True)
     yield Figure(section, "honest rejected", answers[0.0]["reject"] / count)
-    yield Figure(section, "+0.5 points accepted", answers[0.005]["accept"] / count, 0.05)
+    yield Figure(section, "+0.5 points accepted", answers[0.005]["accept"] / runs_of[0.005], 0.05)
     yield Figure(section, "+1 point rejected at the first look", first["0.01 reject"] / count)
     yield Figure(section, "+1 point rejected", answers[0.01]["reject"] / count, 0.95, above=True)
 

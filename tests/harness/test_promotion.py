@@ -183,6 +183,8 @@ def test_more_than_one_void_in_five_ends_undecided():
     one, two = void("screen", 0), unit("screen", 0, 0.03, slow=1.5)
 
     assert isinstance(next_step(folded([*lines, one, *two])), Measure)  # 2 of 10
+    assert next_step(folded([*timed_campaign(calibrate=7), one, one])).answer == "undecided"  # 2 of 9
+    assert isinstance(next_step(folded([*head(), one])), Measure)  # 1 of 1
     outcome = next_step(folded([*lines, one, *two, void("screen", 1)]))  # 3 of 11
     assert (outcome.answer, outcome.reason) == ("undecided", "3 of 11 units are void (chart, throttle)")
 
