@@ -112,8 +112,11 @@ def log_ratio(above: npt.ArrayLike, below: npt.ArrayLike, confidence: float) -> 
 
 def wilson(hits: int, trials: int, confidence: float) -> tuple[float, float]:
     """One-sided lower and upper bounds of a proportion from independent trials (Wilson 1927)."""
-    z = normal(confidence)
-    rate, scale = hits / trials, 1 + z * z / trials
+    return _wilson(hits / trials, trials, normal(confidence))
+
+
+def _wilson(rate: float, trials: float, z: float) -> tuple[float, float]:
+    scale = 1 + z * z / trials
     centre = (rate + z * z / (2 * trials)) / scale
     half = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials)) / scale
     return max(0.0, centre - half), min(1.0, centre + half)
@@ -124,9 +127,11 @@ def newcombe(hits1: int, trials1: int, hits0: int, trials0: int, confidence: flo
 
     lower = d - sqrt((p1 - l1)^2 + (u0 - p0)^2), upper = d + sqrt((u1 - p1)^2 + (p0 - l0)^2).
     """
-    p1, p0 = hits1 / trials1, hits0 / trials0
-    low1, high1 = wilson(hits1, trials1, confidence)
-    low0, high0 = wilson(hits0, trials0, confidence)
+    return _newcombe(hits1 / trials1, trials1, hits0 / trials0, trials0, normal(confidence))
+
+
+def _newcombe(p1: float, trials1: float, p0: float, trials0: float, z: float) -> Bounds:
+    (low1, high1), (low0, high0) = _wilson(p1, trials1, z), _wilson(p0, trials0, z)
     d = p1 - p0
     return Bounds(d, d - math.hypot(p1 - low1, high0 - p0), d + math.hypot(high1 - p1, p0 - low0))
 
@@ -144,16 +149,22 @@ def _ratio_variance(hits: Counts, trials: Counts) -> float:
 def clustered_excess(hits1: Counts, trials1: Counts, hits0: Counts, trials0: Counts, confidence: float) -> Bounds:
     """p1 - p0 from clusters of trials, int64 arrays [clusters], at least two clusters with trials on each side.
 
-    v = v1 + v0, each the variance of a ratio estimator, and Student's t with min(c1, c0) - 1 degrees of freedom.
-    A bound is never closer than Newcombe's for independent trials: with few clusters, or none hit, v may be zero.
+    d -+ t sqrt(v1 + v0), each v the variance of a ratio estimator, Student's t with min(c1, c0) - 1 degrees of freedom;
+    and never closer than Newcombe's interval with the same t and each side's trials divided by its design effect
+    (effective sample sizes, Korn and Graubard 1998).
+    Rare hits in clusters are skewed: alone, the first passes 3.2 % of excesses at its limit where 2.5 % are stated, the
+    second 2.6 % (72 clusters of 500, 0.65 %); and with few clusters, or none hit, v may be zero.
     """
     hits1, trials1 = _filled(hits1, trials1)
     hits0, trials0 = _filled(hits0, trials0)
-    d = float(hits1.sum() / trials1.sum() - hits0.sum() / trials0.sum())
-    freedom = min(len(trials1), len(trials0)) - 1
-    half = student(confidence, freedom) * math.sqrt(_ratio_variance(hits1, trials1) + _ratio_variance(hits0, trials0))
-    free = newcombe(int(hits1.sum()), int(trials1.sum()), int(hits0.sum()), int(trials0.sum()), confidence)
-    return Bounds(d, min(d - half, free.lower), max(d + half, free.upper))
+    p1, p0 = float(hits1.sum() / trials1.sum()), float(hits0.sum() / trials0.sum())
+    t = student(confidence, min(len(trials1), len(trials0)) - 1)
+    half = t * math.sqrt(_ratio_variance(hits1, trials1) + _ratio_variance(hits0, trials0))
+    effective1, effective0 = (
+        float(trials.sum()) / design_effect(hits, trials) for hits, trials in ((hits1, trials1), (hits0, trials0))
+    )
+    skewed = _newcombe(p1, effective1, p0, effective0, t)
+    return Bounds(skewed.value, min(skewed.value - half, skewed.lower), max(skewed.value + half, skewed.upper))
 
 
 def _filled(hits: Counts, trials: Counts) -> tuple[Counts, Counts]:

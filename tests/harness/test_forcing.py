@@ -132,7 +132,7 @@ def test_events_reject_when_both_runs_say_so():
     assert decide([hit, clean], stock).answer == "accept"
     assert decide([hit, again], stock).answer == "reject"
     assert "events: 6 in" in decide([hit, again], stock).reason
-    assert decide([even(0.01, events=2)], stock).answer == "accept"
+    assert decide([even(0.01, events=4)], stock).answer == "accept"  # p = 4.5 %
 
 
 def test_looped_tokens_count_for_events_alone():

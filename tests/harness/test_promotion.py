@@ -100,6 +100,7 @@ def test_at_twenty_units_no_is_said_only_where_it_is_known():
     screen = readings(5, 0.02)
     assert decide(QUIET, screen, readings(20, 0.011)).answer == "decline"
     assert decide(QUIET, screen, readings(20, 0.013, spread=0.01)).answer == "undecided"
+    assert decide(QUIET, screen, readings(20, 0.0125, spread=0.005)).answer == "undecided"
 
 
 def test_published_rule_stands_beside():
@@ -182,6 +183,8 @@ def test_more_than_one_void_in_five_ends_undecided():
     one, two = void("screen", 0), unit("screen", 0, 0.03, slow=1.5)
 
     assert isinstance(next_step(folded([*lines, one, *two])), Measure)  # 2 of 10
+    assert next_step(folded([*timed_campaign(calibrate=7), one, one])).answer == "undecided"  # 2 of 9
+    assert isinstance(next_step(folded([*head(), one])), Measure)  # 1 of 1
     outcome = next_step(folded([*lines, one, *two, void("screen", 1)]))  # 3 of 11
     assert (outcome.answer, outcome.reason) == ("undecided", "3 of 11 units are void (chart, throttle)")
 

@@ -95,6 +95,17 @@ def test_void_takes_back_what_stood_before():
     assert {second for group in found.units[0].groups for second in group["seconds"]} == {1.0}
 
 
+def test_void_takes_back_a_complete_unit_and_its_scores():
+    """A unit that was complete is void as well, and what was scored of it."""
+    said = answer("force", 0, "a", "r", [5])
+    lines = [*head(), said, complete("force", 0), forced(said)]
+    found = folded([*lines, void("force", 0), *lines[2:]])
+
+    assert [each.name for each in folded(lines).units] == ["unit 0 of force"]
+    assert folded([*lines, void("force", 0)]).units == ()
+    assert len(found.forced) == 1
+
+
 def test_process_that_goes_on_starts_its_timed_unit_anew():
     """What a killed process left of a timed unit does not count; answers that nobody timed do."""
     timed, said = unit("screen", 0), answer("force", 0, "a", "r", [5])

@@ -52,14 +52,14 @@ def judged(*lines, **options):
 
 def test_counts_of_a_hand_made_file():
     """Tokens, mismatches, sessions and families are those of the lines."""
-    report = judged(*reference(family="lists"), *system([1], [2, 3], [], [], family="lists"))
+    report = judged(*reference(family="lists"), *system([1], [2, 3], [], [], margin=5.0, family="lists"))
     decision = report.decision
 
     assert (decision.tokens, decision.sessions) == (160, 4)
     assert decision.mismatch == 3 / 160
     assert decision.stock_mismatch == 0
     assert report.families == {"lists": {"tokens": 160, "mismatch": 3 / 160, "stock_tokens": 240, "stock_mismatch": 0}}
-    assert report.margin_logit == {"system": pytest.approx(3 * 0.5 / 160), "stock": 0}
+    assert report.margin_logit == {"system": pytest.approx(3 * 1.0 / 160), "stock": 0}
     assert [event.request for event in report.audit] == ["r0/0", "r0/1", "r0/1"]
 
 

@@ -149,6 +149,16 @@ def test_chart_voids_a_unit_whose_current_best_is_off(slow, fits):
     assert (len(valid), len(off)) == ((1, 0) if fits else (0, 1))
 
 
+@pytest.mark.parametrize(("slow", "fits"), [(1.06, True), (1.07, False), (0.94, True), (0.93, False)])
+def test_chart_goes_by_three_sigma(slow, fits):
+    """With A/A units that lie 2 % to either side (SD 2.14 %), a unit may be off by 6.4 %."""
+    paces = [1.02, 1 / 1.02] * 4
+    lines = [*head(), *itertools.chain(*[unit("calibrate", at, slow=each) for at, each in enumerate(paces)])]
+    valid, _ = units.valid_units(folded([*lines, *unit("confirm", 0, 0.05, slow=slow)]), "confirm")
+
+    assert bool(valid) is fits
+
+
 @settings(max_examples=25, deadline=None)
 @given(factors=st.lists(st.floats(0.01, 100), min_size=4, max_size=4))
 def test_chart_does_not_look_at_the_candidate(factors):

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness import verdict
+from harness import units, verdict
 from harness.errors import HarnessError, Usage
 from tests.harness import campaigns
 from tests.harness.campaigns import answer, complete, folded, forced, head, line, timed_campaign, unit, void
@@ -53,7 +54,9 @@ def test_timing_verdict(tmp_path):
     assert found["interval"][0] < found["gain"] < found["interval"][1]
     assert found["threshold"] < found["interval"][0]
     assert found["published"]["answer"] == "promote"
-    assert found["between"][0] < found["gain"] < found["between"][1]
+    times = [each for one in folded(PROMOTED).of("confirm") for each in units.request_times(one)]
+    between = units.between_requests(times, 0.975)
+    assert found["between"] == pytest.approx([math.expm1(between.lower), math.expm1(between.upper)])
     assert found["gain_same"] == pytest.approx(found["gain"], abs=1e-3)
     assert (found["diverged"], found["voids"]) == (0, 0)
     assert found["tokens"] == 10 * 3 * 2 * 2 * 4
