@@ -27,7 +27,7 @@ __all__ = ["KERNELS", "PREPARED", "ROOM", "SYSTEM", "Bubblewrap", "Enclosure", "
 SYSTEM = Path("/spt/system")
 PREPARED = Path("/spt/prepared")
 KERNELS = Path("/spt/kernels")  # compiled by `prepare`, copied into the room before the engine starts
-ROOM = Path("/tmp")
+ROOM = Path("/tmp/spt")  # home, tmp, work and cache: a tmpfs of its own
 
 UNSANDBOXED = "unsandboxed"
 PIDS = 4096
@@ -121,16 +121,24 @@ class Enclosure:
         words = [self.bubblewrap.program, *_NAMESPACES]
         for name, value in variables.items():
             words += ["--setenv", name, value]
-        words += _base()
+        words += [*_base(), "--size", str(self.memory_bytes), "--tmpfs", "/tmp"]
+        words += [word for name in ("home", "tmp", "work", "cache") for word in ("--dir", str(ROOM / name))]
         words += _read_only(_smallest([*_programs(command, variables), *_models(self.reads)]))
         words += ["--ro-bind", str(system), str(SYSTEM)]
         for node in self.nodes:
             words += ["--dev-bind", str(node), str(node)]
-        words += ["--remount-ro", "/dev", "--size", str(self.memory_bytes), "--tmpfs", str(ROOM)]
-        for name in ("home", "tmp", "work", "cache"):
-            words += ["--dir", str(ROOM / name)]
         words += self._prepared_mounts()
-        return [*words, "--remount-ro", "/", "--chdir", str(ROOM / "work"), "--", *self._with_kernels(command)]
+        return [
+            *words,
+            "--remount-ro",
+            "/dev",
+            "--remount-ro",
+            "/",
+            "--chdir",
+            str(ROOM / "work"),
+            "--",
+            *self._with_kernels(command),
+        ]
 
     def _prepared_mounts(self) -> list[str]:
         bind = "--bind" if self.filling else "--ro-bind"
