@@ -120,8 +120,8 @@ def test_hunt_for_a_sealed_file(tmp_path, monkeypatch):
 found = []
 def look(path):
     attempt(lambda: b"CANARY-" + b"7331" in open(path, "rb").read(1 << 16) and found.append(path))
-for path in ["/" + sys.argv[1], "/proc/1/root/" + sys.argv[1], "/proc/self/root/" + sys.argv[1], "../" * 9 + sys.argv[1]]:
-    look(path)
+for start in ("/", "../" * 9, *(os.path.join("/proc", who, "root", "") for who in ("1", "self"))):
+    look(start + sys.argv[1])
 for pid in (name for name in os.listdir("/proc") if name.isdecimal()):
     for name in ("environ", "cmdline", "maps"):
         look(f"/proc/{pid}/{name}")
@@ -130,7 +130,7 @@ for pid in (name for name in os.listdir("/proc") if name.isdecimal()):
         if isinstance(link, str) and not link.startswith(("pipe:", "anon_inode:", "/dev/null", "/proc/")):
             found.append(link)
 tell({"found": found, "pids": [int(name) for name in os.listdir("/proc") if name.isdecimal()]})
-"""  # noqa: E501
+"""
     monkeypatch.setenv("SECRET", "CANARY-7331")
     with sealed.open() as file:
         os.set_inheritable(file.fileno(), True)

@@ -86,6 +86,20 @@ def test_a_sandbox_that_does_not_hold_is_noticed(tmp_path):
         assert words in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("gpu", "words"), [('"CUDA error 100"', "CUDA error 100"), ('"2 GPUs instead of one"', "2 GPUs"), ("null", None)]
+)
+def test_a_gpu_that_is_not_reached_is_noticed(tmp_path, gpu, words):
+    """A sandbox that keeps everything in is no use when the GPU does not work there."""
+    program = fake_bwrap(tmp_path, f'echo \'{{"could": [], "gpu": {gpu}}}\' >&4; read line <&3')
+    enclosure = Enclosure(Bubblewrap(str(program), "0"), nodes=(Path("/dev/nvidia0"),))
+    if words is None:
+        assert probe.check_sandbox(enclosure).freeze_s >= 0
+        return
+    with pytest.raises(Unsupported, match=f"GPU does not work.*{words}"):
+        probe.check_sandbox(enclosure)
+
+
 def test_this_machine(tmp_path):
     """Where bubblewrap works the probe holds; where it does not, its error is what the card shows."""
     ran = subprocess.run(
