@@ -169,7 +169,8 @@ def test_terminal(tmp_path):
 import fcntl, termios
 typed = []
 for path in ("/dev/tty", "/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2"):
-    attempt(lambda: fcntl.ioctl(os.open(path, os.O_RDWR), termios.TIOCSTI, b"x") == 0 and typed.append(path))
+    attempt(lambda: fcntl.ioctl(os.open(path, os.O_RDWR), termios.TIOCGWINSZ, b"x" * 8) and typed.append(path))
+    attempt(lambda: fcntl.ioctl(os.open(path, os.O_RDWR), termios.TIOCSTI, b"x") and typed.append(path))
 tell(typed)
 """
     judge = """
@@ -178,9 +179,9 @@ from pathlib import Path
 from tests.harness.enclosures import enclosed, told
 os.open(sys.argv[1], os.O_RDWR)  # the first of a new session: the terminal is ours
 print(os.ctermid(), bool(os.open("/dev/tty", os.O_RDWR)))
-with enclosed(Path(sys.argv[2]), sys.argv[3].replace("import fcntl, termios", "sys.path += sys.argv[1:]\\nimport fcntl, termios"), *[path for path in sys.path if "lib-dynload" in path]) as arm:
+with enclosed(Path(sys.argv[2]), sys.argv[3]) as arm:
     print(told(arm))
-"""  # noqa: E501
+"""
     ours, theirs = os.openpty()
     try:
         command = [sys.executable, "-c", judge, os.ttyname(theirs), str(tmp_path / "system"), engine]
