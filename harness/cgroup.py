@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from harness.errors import Hung
+
 __all__ = ["Group", "Hierarchies", "hierarchies"]
 
 PREFIX = "spt-arm-"
@@ -80,7 +82,7 @@ class Group:
         name = f"{PREFIX}{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
         v2 = None if found.v2 is None else _parent(found.v2)
         v1 = {controller: ours for controller, ours in found.v1.items() if _writable(ours)}
-        _sweep(v2, v1)
+        _sweep(hierarchies())
         try:
             if v2 is not None:
                 group.v2 = group._add(v2 / name)
@@ -143,7 +145,7 @@ class Group:
             else:
                 self._kill_each(members)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{len(members)} killed processes of the engine do not end")
+                raise Hung(f"{len(members)} killed processes of the engine do not end")
             time.sleep(_POLL_S)
 
     def close(self) -> None:
@@ -207,11 +209,14 @@ def _writable(folder: Path) -> bool:
     return os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)
 
 
-def _sweep(v2: Path | None, v1: dict[str, Path]) -> None:
+def _sweep(found: Hierarchies) -> None:
     """Empties and removes the groups of judges that are gone."""
-    parents = [*filter(None, [v2]), *v1.values()]
-    for name in {folder.name for parent in parents for folder in parent.glob(PREFIX + "*")}:
-        left = Group(_there(v2, name), {key: there for key, parent in v1.items() if (there := _there(parent, name))})
+    versions = [] if found.v2 is None else [found.v2, found.v2.parent]
+    for name in {folder.name for parent in [*versions, *found.v1.values()] for folder in parent.glob(PREFIX + "*")}:
+        left = Group(
+            next(filter(None, (_there(parent, name) for parent in versions)), None),
+            {controller: there for controller, parent in found.v1.items() if (there := _there(parent, name))},
+        )
         locks = [_lock(folder) for folder in left.folders]
         left._locks = [lock for lock in locks if lock is not None]
         if None in locks:  # its judge lives
@@ -220,8 +225,8 @@ def _sweep(v2: Path | None, v1: dict[str, Path]) -> None:
             left.close()
 
 
-def _there(parent: Path | None, name: str) -> Path | None:
-    return parent / name if parent is not None and (parent / name).is_dir() else None
+def _there(parent: Path, name: str) -> Path | None:
+    return parent / name if (parent / name).is_dir() else None
 
 
 def _lock(folder: Path) -> int | None:

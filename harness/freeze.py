@@ -11,7 +11,6 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,11 +56,10 @@ class Whole:
             raise ValueError("the engine is frozen already")
         if self._group is not None and self.way != "signals":
             self._group.freeze(True)
-            stopped: Callable[[], bool] = self._group.is_frozen
-        else:
-            stopped = self._stop_each
         deadline = time.monotonic() + patience_s
-        while not stopped():
+        while not self._stands():
+            if self.way == "signals":
+                self._signal_each(signal.SIGSTOP)
             if time.monotonic() > deadline:
                 raise Hung(f"the engine could not be frozen within {patience_s:g} s")
             time.sleep(_POLL_S)
@@ -71,7 +69,7 @@ class Whole:
         """Lets all processes go on; raises `Violation` when some ran while they were frozen."""
         if self._cpu_s is None:
             raise ValueError("the engine is not frozen")
-        stood = self._group is None or self.way == "signals" or self._group.is_frozen()
+        stood = self._stands()
         used_s = self._used_s() - self._cpu_s
         self._cpu_s = None
         if not stood or used_s > CPU_ALLOWED_S:
@@ -86,6 +84,8 @@ class Whole:
         left = [] if self._group is not None else _descriptors(self._members())
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
+        if self._group is not None:
+            self._group.kill()  # before the wait: what version 1 froze does not end by itself
         for descriptor in left:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -111,13 +111,12 @@ class Whole:
             grown = bool(more)
         return {pid: table[pid] for pid in members}
 
-    def _stop_each(self) -> bool:
-        """One round of SIGSTOP; true when all had stopped before it, so that none can have forked since."""
+    def _stands(self) -> bool:
+        """Whether all have stopped; seen twice without a new one between, since what runs can fork."""
+        if self._group is not None and self.way != "signals":
+            return self._group.is_frozen()
         before = self._members()
-        if all(_stopped(pid) for pid in before):
-            return before.keys() == self._members().keys()
-        self._signal_each(signal.SIGSTOP)
-        return False
+        return all(_stopped(pid) for pid in before) and before.keys() == self._members().keys()
 
     def _signal_each(self, number: signal.Signals) -> None:
         for descriptor in _descriptors(self._members()):
@@ -169,14 +168,18 @@ def _stopped(pid: int) -> bool:
 
 
 def _wait_for_end(descriptors: list[int]) -> None:
-    poll, deadline = select.poll(), time.monotonic() + EMPTY_S
+    """Until the processes have ended, and not for ever; closes their descriptors."""
+    poll, left, deadline = select.poll(), set(descriptors), time.monotonic() + EMPTY_S
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    for _ in descriptors:
-        for ended, _event in poll.poll(max(0, deadline - time.monotonic()) * 1e3):
+    while left and time.monotonic() < deadline:
+        for ended, _ in poll.poll((deadline - time.monotonic()) * 1e3):
             poll.unregister(ended)
+            left.remove(ended)
     for descriptor in descriptors:
         os.close(descriptor)
+    if left:
+        raise Hung(f"{len(left)} killed processes of the engine do not end")
 
 
 def _descriptors(members: dict[int, _Row]) -> list[int]:

@@ -25,7 +25,7 @@ __all__ = ["Held", "check_sandbox", "probe"]
 _PATIENCE_S = 20.0
 _HINT = "pass --no-sandbox to judge trusted systems only"
 
-# Runs inside, tries what it must not be able to do, and says what it could.
+# Runs inside, tries what it must not be able to do, and says what it could; and whether the GPU is there.
 _TRIES = """
 import ctypes, json, os, socket, sys
 could = []
@@ -54,8 +54,16 @@ def find_variable(pid):
         raise OSError
 for pid in ("1", "self"):
     attempt("read the judge's variables", lambda: find_variable(pid))
-os.write(4, json.dumps(could).encode() + b"\\n")
-sys.stdin.close()
+def open_gpu():
+    driver, count, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    code = code or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    return f"CUDA error {code}" if code else None if count.value == 1 else f"{count.value} GPUs instead of one"
+try:
+    gpu = open_gpu() if sys.argv[4] == "gpu" else None
+except OSError as error:
+    gpu = str(error)
+os.write(4, json.dumps({"could": could, "gpu": gpu}).encode() + b"\\n")
 os.read(3, 1)
 """
 
@@ -79,7 +87,8 @@ def check_sandbox(enclosure: Enclosure) -> Held:
         system.mkdir()
         canary.write_text("no engine may read this\n")
         # The leading / is left out, since files that a command names are shown to it.
-        command = [sys.executable, "-I", "-S", "-c", _TRIES, str(canary)[1:], str(server.getsockname()[1]), str(SYSTEM)]
+        words = [str(canary)[1:], str(server.getsockname()[1]), str(SYSTEM), "gpu" if enclosure.nodes else "cpu"]
+        command = [sys.executable, "-I", "-S", "-c", _TRIES, *words]
         started_s = time.perf_counter()
         process = Process(command, system, None, {**os.environ, "SPT_CANARY": "1"}, enclosure)
         try:
@@ -92,8 +101,11 @@ def check_sandbox(enclosure: Enclosure) -> Held:
             raise Unsupported(f"nothing runs in the sandbox here: {error.message}", _HINT) from None
         finally:
             process.close(0)
-    if could := json.loads(line):
-        raise Unsupported(f"the sandbox does not hold here: an engine could {', '.join(could)}", _HINT)
+    told = json.loads(line)
+    if told["could"]:
+        raise Unsupported(f"the sandbox does not hold here: an engine could {', '.join(told['could'])}", _HINT)
+    if told["gpu"] is not None:
+        raise Unsupported(f"the GPU does not work in the sandbox here: {told['gpu']}", _HINT)
     return Held(start_s, freeze_s, process.freezes_by)
 
 

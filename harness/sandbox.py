@@ -27,7 +27,7 @@ __all__ = ["KERNELS", "PREPARED", "ROOM", "SYSTEM", "Bubblewrap", "Enclosure", "
 SYSTEM = Path("/spt/system")
 PREPARED = Path("/spt/prepared")
 KERNELS = Path("/spt/kernels")  # compiled by `prepare`, copied into the room before the engine starts
-ROOM = Path("/tmp")
+ROOM = Path("/tmp/spt")  # home, tmp, work and cache: a tmpfs of its own
 
 UNSANDBOXED = "unsandboxed"
 PIDS = 4096
@@ -37,6 +37,7 @@ _HINT = "install the package 'bubblewrap', or pass --no-sandbox to judge trusted
 _LINKED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # below /, often links into /usr
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
 _CPU = ("/sys/devices/system/cpu", "/sys/devices/system/node")  # how libraries count cores and caches
+_GPU = ("/sys/bus/pci", "/sys/devices", "/sys/module/nvidia", "/sys/module/nvidia_uvm")  # what CUDA looks up
 _PREFIX = ("bin", "lib", "lib64", "include", "pyvenv.cfg")  # an environment may lie in a folder with other things
 
 
@@ -121,16 +122,26 @@ class Enclosure:
         words = [self.bubblewrap.program, *_NAMESPACES]
         for name, value in variables.items():
             words += ["--setenv", name, value]
-        words += _base()
+        words += [*_base(), "--size", str(self.memory_bytes), "--tmpfs", "/tmp"]
+        words += [word for name in ("home", "tmp", "work", "cache") for word in ("--dir", str(ROOM / name))]
         words += _read_only(_smallest([*_programs(command, variables), *_models(self.reads)]))
         words += ["--ro-bind", str(system), str(SYSTEM)]
         for node in self.nodes:
             words += ["--dev-bind", str(node), str(node)]
-        words += ["--remount-ro", "/dev", "--size", str(self.memory_bytes), "--tmpfs", str(ROOM)]
-        for name in ("home", "tmp", "work", "cache"):
-            words += ["--dir", str(ROOM / name)]
+        for there in _GPU if self.nodes else _CPU:
+            words += ["--ro-bind-try", there, there]
         words += self._prepared_mounts()
-        return [*words, "--remount-ro", "/", "--chdir", str(ROOM / "work"), "--", *self._with_kernels(command)]
+        return [
+            *words,
+            "--remount-ro",
+            "/dev",
+            "--remount-ro",
+            "/",
+            "--chdir",
+            str(ROOM / "work"),
+            "--",
+            *self._with_kernels(command),
+        ]
 
     def _prepared_mounts(self) -> list[str]:
         bind = "--bind" if self.filling else "--ro-bind"
@@ -162,8 +173,8 @@ def _base() -> list[str]:
             words += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             words += ["--ro-bind", str(path), str(path)]
-    for there in [*(f"/etc/{name}" for name in _ETC), *_CPU]:
-        words += ["--ro-bind-try", there, there]
+    for name in _ETC:
+        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     # Without --remount-ro files below /proc that belong to root could be written when root runs us.
     words += ["--proc", "/proc", "--remount-ro", "/proc"]
     return [*words, "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"]
