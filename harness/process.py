@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.cgroup import Group
-from harness.errors import Crashed, Hung, Missing, Violation
+from harness.errors import Crashed, Hung, Missing, Unsupported, Violation
 from harness.freeze import FREEZE_S, Whole
 from harness.sandbox import ROOM, SYSTEM, Enclosure
 from harness.wire import MAX_LINE
@@ -75,11 +75,10 @@ class Process:
         self._wrapped = enclosure is not None and enclosure.bubblewrap is not None
         # A worker that was killed may still be writing; what is left then is the system's to clean.
         self._home = tempfile.TemporaryDirectory(prefix="spt-worker-", ignore_cleanup_errors=True)
-        group = None
+        group = None if enclosure is None else Group.make(enclosure.memory_bytes, enclosure.pids)
         try:
             full = [*command, "--in-fd", str(IN_FD), "--out-fd", str(OUT_FD)]
             full, variables = _placed(full, Path(self._home.name), system, cache, outside, enclosure)
-            group = None if enclosure is None else Group.make(enclosure.memory_bytes, enclosure.pids)
             prepare = _preparation(enclosure, group)
             self._child, self._to, self._from, self._prints = _spawn(
                 full, variables, Path(self._home.name) / "work", prepare
@@ -90,6 +89,8 @@ class Process:
             self._home.cleanup()
             if isinstance(error, OSError):
                 raise Missing(f"the engine '{command[0]}' cannot be started: {error.strerror}") from None
+            if isinstance(error, subprocess.SubprocessError):
+                raise Unsupported("the engine cannot enter its control group, or take its limits") from None
             raise
         self._whole = Whole(self._child, group)
         self._poll = select.poll()

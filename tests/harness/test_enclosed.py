@@ -396,7 +396,8 @@ with enclosed(Path(folder), our.BURN, mark) as arm:
     sys.stdin.read()
 """
     command = [sys.executable, "-c", judge, str(tmp_path / "system"), mark, way, str(frozen)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, **pipes) as child:
         assert child.stdout.readline() == "ready\n"
         engines = [pid for pid in marked(mark) if pid != child.pid]
         child.send_signal(signal.SIGKILL)

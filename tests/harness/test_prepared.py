@@ -197,7 +197,8 @@ def write_gguf(path):
 
 
 @pytest.fixture
-def job(arm, tmp_path, toy_paths):
+def job(arm, tmp_path, toy_paths, monkeypatch):
+    monkeypatch.setenv("SPT_LOCKS", str(tmp_path))
     whole = vars(deployment(FAKE, toy_paths["smollm"][0]))
     whole = {**whole, "name": "toy", "target": vars(whole["target"]), "sampling": vars(whole["sampling"])}
     whole["load"] = {"concurrency": whole.pop("concurrency"), "arrival": "closed"}
@@ -208,28 +209,27 @@ def job(arm, tmp_path, toy_paths):
     return tmp_path / "job.json"
 
 
-def command(job, out, locks, *words):
+def command(job, out, *words):
     full = [sys.executable, "-m", "harness", "prepare", "--job", str(job), "--out", str(out), *words]
-    environment = {**os.environ, "SPT_LOCKS": str(locks)}
-    return subprocess.run(full, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(full, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_command(job, arm, tmp_path):
     """All arms prepare; the same command again only checks; another tree's folder is refused."""
     words = [] if works() else ["--no-sandbox"]
-    ran = command(job, tmp_path / "out", tmp_path, *words)
+    ran = command(job, tmp_path / "out", *words)
     told = json.loads(ran.stdout)
 
     assert told["arms"].keys() == {"a", "b", "stock"}
     assert told["sandbox"] == BOXES[-1].word
     assert (tmp_path / "out" / "a" / "files" / "fake.txt").is_file()
-    again = command(job, tmp_path / "out", tmp_path, *words)
+    again = command(job, tmp_path / "out", *words)
     assert json.loads(again.stdout) == told
     shutil.rmtree(tmp_path / "out" / "b" / "kernels")
-    assert "error: what was prepared in" not in command(job, tmp_path / "out", tmp_path, *words).stderr  # it was empty
+    assert "error: what was prepared in" not in command(job, tmp_path / "out", *words).stderr  # it was empty
     (tmp_path / "out" / "a" / "files" / "fake.txt").chmod(0o644)
     (tmp_path / "out" / "a" / "files" / "fake.txt").write_text("other")
-    changed = command(job, tmp_path / "out", tmp_path, *words)
+    changed = command(job, tmp_path / "out", *words)
     assert (changed.returncode, changed.stdout) == (1, "")
     assert changed.stderr.startswith(f"error: what was prepared in '{tmp_path}/out/a' has changed")
 
