@@ -5,30 +5,22 @@ anything else happens.  The same command goes on where it was killed; a unit tha
 fresh requests.
 """
 
-import datetime
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from harness import shape
+from harness.arena import Arena, open_arena
 from harness.client import Engine, Start
-from harness.device import Device, locked, open_device
-from harness.errors import HarnessError, Missing, Unsupported, Usage
+from harness.device import Device
+from harness.errors import HarnessError, Unsupported, Usage
 from harness.job import Job, read_job
-from harness.machine import card
 from harness.pair import Contestant, Pair, Voided
-from harness.prepared import Store, model_paths, stored
-from harness.probe import check_sandbox
 from harness.promotion import RULE, Measure, next_step
-from harness.request import read_requests
-from harness.samples import Samples, Writer
-from harness.sandbox import Enclosure, find_bubblewrap
+from harness.samples import Samples
 from harness.supply import Supply
-from harness.text import Text, load_text
 from harness.units import reading
 from harness.verdict import timing_verdict
 
@@ -52,72 +44,19 @@ def time_arms(
     `devices` are one or two; the deployment's own when left out.  `emit` gets the events `card`, `unit`, `void` and
     `verdict` of docs/judge.md.  Raises `HarnessError` when the time is up.
     """
-    job = _checked(read_job(job_file))
-    requests = read_requests(job.requests)
-    text = _text(job, any(request.turns for request in requests))
-    with ExitStack() as stack:
-        writer = stack.enter_context(Writer(out / "samples.jsonl"))
-        places = [stack.enter_context(open_device(name)) for name in devices or (job.deployment.device,)]
-        for device in places:
-            stack.enter_context(locked(device.uuid))
-        enclosures = [_enclosure(job, device, sandbox) for device in places]
-        if sandbox:
-            check_sandbox(enclosures[0])
-        stores = {
-            name: stored(job.arms[name], job.deployment, out / "prepared" / name, enclosures[0], start) for name in "ab"
-        }
-        now = datetime.datetime.now(datetime.UTC)
-        _begin(writer, job, card(job.deployment.device, now, sandbox=enclosures[0].word))
-        supply = Supply(requests, _asked(writer.path), text)
-        campaign = _Campaign(job, writer, supply, places, enclosures, stores, emit, start)
-        return campaign.run(minutes)
+    _check(read_job(job_file))
+    with open_arena(job_file, out, ("a", "b", "stock"), sandbox=sandbox, devices=devices, start=start) as arena:
+        for name in "ab":
+            arena.store(name)
+        supply = Supply(arena.requests, _asked(arena.writer.path), arena.text)
+        return _Campaign(arena, supply, emit).run(minutes)
 
 
-def _checked(job: Job) -> Job:
-    if missing := [arm for arm in ("a", "b", "stock") if arm not in job.arms]:
-        raise Usage(f"the job names no arm '{missing[0]}'", "a campaign compares 'a' with 'b', and names 'stock'")
+def _check(job: Job) -> None:
     if job.rule != RULE:
         raise Usage(f"the job's rule is '{job.rule}'", f"this judge has '{RULE}'")
     if job.deployment.concurrency != 1:
         raise Unsupported(f"requests are timed one at a time, not {job.deployment.concurrency}")
-    return job
-
-
-def _text(job: Job, needed: bool) -> Text | None:
-    try:
-        return load_text(Path(job.deployment.target.path))
-    except (Missing, Unsupported):
-        if needed:
-            raise
-        return None
-
-
-def _enclosure(job: Job, device: Device, sandbox: bool) -> Enclosure:
-    return Enclosure(
-        find_bubblewrap() if sandbox else None,
-        device=device.name,
-        nodes=device.nodes,
-        reads=model_paths(job.deployment),
-    )
-
-
-def _begin(writer: Writer, job: Job, own: dict[str, Any]) -> None:
-    """Writes what the campaign is of, or finds it there; then this process's card."""
-    told = {
-        "arms": {name: {"tree": arm.tree, "options": arm.options} for name, arm in job.arms.items()},
-        "deployment": job.digest,
-        "rule": job.rule,
-        "seed": job.seed,
-        "requests": hashlib.sha256(job.requests.read_bytes()).hexdigest(),
-    }
-    if writer.path.stat().st_size:
-        found = writer.read().campaign
-        for name, value in told.items():
-            if found[name] != value:
-                raise Usage(f"'{writer.path}' holds another campaign: its '{name}' differs", "give another folder")
-    else:
-        writer.add("campaign", **told)
-    writer.add("card", card=own)
 
 
 def _asked(path: Path) -> Iterator[str]:
@@ -132,19 +71,14 @@ def _asked(path: Path) -> Iterator[str]:
 
 @dataclass
 class _Campaign:
-    job: Job
-    writer: Writer
+    arena: Arena
     supply: Supply
-    devices: list[Device]
-    enclosures: list[Enclosure]
-    stores: dict[str, Store]
     emit: Emit
-    start: Start
 
     def run(self, minutes: float | None) -> dict[str, Any]:
         deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
         longest_s = 0.0
-        while isinstance(step := next_step(samples := self.writer.read()), Measure):
+        while isinstance(step := next_step(samples := self.arena.writer.read()), Measure):
             if deadline_s is not None and time.monotonic() + longest_s > deadline_s:
                 raise HarnessError(
                     f"the time is up before unit {step.unit} of '{step.phase}'", "the same command goes on from here"
@@ -158,23 +92,24 @@ class _Campaign:
 
     def _measure(self, step: Measure) -> None:
         names = ("b", "b") if step.phase == "calibrate" else ("a", "b")
-        pair = Pair(self.job.deployment, self.writer, self.supply, step, self.job.seed, self.start)
+        arena = self.arena
+        pair = Pair(arena.job.deployment, arena.writer, self.supply, step, arena.job.seed, arena.start)
         try:
-            pair.run([self._half(names, turn) for turn in range(len(self.devices))])
+            pair.run([self._half(names, turn) for turn in range(len(arena.devices))])
         except Voided as void:
             told = {"arm": void.arm, "cause": void.cause, "reason": void.reason}
             self.emit({"event": "void", **asdict(step), **told})
             return
-        samples = self.writer.read()
+        samples = self.arena.writer.read()
         self.emit({"event": "unit", **asdict(step), **_progress(samples, step)})
 
     def _half(self, names: tuple[str, str], turn: int) -> tuple[dict[str, Contestant], dict[str, Device]]:
         """Contestants and devices of one half; the second half exchanges the devices."""
-        contestants, devices = {}, {}
+        arena, contestants, devices = self.arena, {}, {}
         for index, (arm, name) in enumerate(zip("ab", names, strict=True)):
-            place = (index + turn) % len(self.devices)
-            devices[arm] = self.devices[place]
-            contestants[arm] = Contestant(self.job.arms[name], self.stores[name], self.enclosures[place])
+            place = (index + turn) % len(arena.devices)
+            devices[arm] = arena.devices[place]
+            contestants[arm] = Contestant(arena.job.arms[name], arena.store(name), arena.enclosures[place])
         return contestants, devices
 
 
