@@ -68,6 +68,23 @@ def _time(chosen: argparse.Namespace) -> int:
     return 0 if verdict["answer"] == "promote" else 1
 
 
+def _calibrate(chosen: argparse.Namespace) -> None:
+    from harness.scoring import calibrate
+
+    emit = _emit if chosen.stream else lambda event: None
+    calibrate(chosen.job, chosen.out, chosen.max_minutes, emit, sandbox=not chosen.no_sandbox)
+
+
+def _force(chosen: argparse.Namespace) -> int:
+    from harness.scoring import force
+
+    emit = _emit if chosen.stream else lambda event: None
+    verdict = force(chosen.job, chosen.out, chosen.reference, chosen.max_minutes, emit, sandbox=not chosen.no_sandbox)
+    if not chosen.stream:
+        _emit(verdict)
+    return 0 if verdict["answer"] == "accept" else 1
+
+
 def _prepare(chosen: argparse.Namespace) -> None:
     from harness.prepared import prepare
 
@@ -111,6 +128,19 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--no-sandbox", action="store_true", help="the arms are trusted: do not enclose them")
     command.add_argument("--stream", action="store_true", help="JSON lines on standard output as things happen")
     command.set_defaults(act=_time)
+    for name, act, text in (
+        ("calibrate", _calibrate, "let stock answer and score itself: what forcing is held against"),
+        ("force", _force, "let trusted stock score every token that arm 'a' says"),
+    ):
+        command = commands.add_parser(name, help=text, allow_abbrev=False)
+        command.add_argument("--job", type=Path, required=True, metavar="JOB.json")
+        command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where samples.jsonl lies or will")
+        command.add_argument("--max-minutes", type=float, metavar="M", help="stop after so long, to go on another time")
+        command.add_argument("--no-sandbox", action="store_true", help="the arms are trusted: do not enclose them")
+        command.add_argument("--stream", action="store_true", help="JSON lines on standard output as things happen")
+        if name == "force":
+            command.add_argument("--reference", type=Path, required=True, metavar="SAMPLES", help="of `calibrate`")
+        command.set_defaults(act=act)
     command = commands.add_parser("prepare", help="let each arm of a job prepare, once", allow_abbrev=False)
     command.add_argument("--job", type=Path, required=True, metavar="JOB.json")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where what they write will lie")

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from harness import shape
 from harness.client import Engine, Start, stock_command
 from harness.device import Device, locked, open_device
 from harness.errors import Missing, Unsupported, Usage
@@ -58,6 +59,17 @@ class Arena:
             settings: Settings = replace(deployment.settings(options), **changed)  # type: ignore[arg-type]
             yield engine, engine.load(enclosure.settings(settings))
         store.check()
+
+    def asked(self, phase: str | None = None) -> set[str]:
+        """The sessions that were ever asked (in `phase`), in units that count or not."""
+        found = set()
+        for text in self.writer.path.read_bytes().split(b"\n")[:-1]:
+            line = shape.loads(text)
+            if line["type"] == "answer" and phase in (None, line["phase"]):
+                found.add(line["session"])
+            elif line["type"] == "group" and phase in (None, line["phase"]):
+                found.update(line["requests"])
+        return found
 
     def stop_ids(self, ready: Ready) -> list[int]:
         """What ends an answer: the model's stop ids and those of its text."""

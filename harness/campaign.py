@@ -6,12 +6,11 @@ fresh requests.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import shape
 from harness.arena import Arena, open_arena
 from harness.client import Engine, Start
 from harness.device import Device
@@ -48,7 +47,7 @@ def time_arms(
     with open_arena(job_file, out, ("a", "b", "stock"), sandbox=sandbox, devices=devices, start=start) as arena:
         for name in "ab":
             arena.store(name)
-        supply = Supply(arena.requests, _asked(arena.writer.path), arena.text)
+        supply = Supply(arena.requests, arena.asked(), arena.text)
         return _Campaign(arena, supply, emit).run(minutes)
 
 
@@ -57,16 +56,6 @@ def _check(job: Job) -> None:
         raise Usage(f"the job's rule is '{job.rule}'", f"this judge has '{RULE}'")
     if job.deployment.concurrency != 1:
         raise Unsupported(f"requests are timed one at a time, not {job.deployment.concurrency}")
-
-
-def _asked(path: Path) -> Iterator[str]:
-    """The requests that were ever asked, in units that count or not."""
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        value = shape.loads(line)
-        if value["type"] == "answer":
-            yield value["request"]
-        elif value["type"] == "group":
-            yield from value["requests"]
 
 
 @dataclass

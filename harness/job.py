@@ -125,6 +125,7 @@ class Job:
     max_tokens: int | None
     rule: str
     seed: int
+    units: int  # forcing: requests of the first look, 0 for all
     digest: str  # of the deployment: the job's word, else of the fields that it states
     key: str  # the same for two jobs that ask for the same answers, wherever their files lie
 
@@ -150,6 +151,7 @@ def read_job(path: Path) -> Job:
         value.get("max_tokens"),
         rule=value["rule"],
         seed=value["seed"],
+        units=value["units"],
         digest=value.get("deployment_digest") or _canonical_digest(value["deployment"]),
         key=_key(value, requests),
     )

@@ -43,6 +43,7 @@ OPTIONS = {
     "bad_line": (0, [0, 10**9], "write a line that is not JSON after so many lines (0: never)"),
     "drop_done": (0, [0, 1], "never send done"),
     "seed": (0, [0, 2**31], "seed of noise and mismatches"),
+    "prefill_rows": (512, [64, 8192], "no effect: scores do not depend on chunks here"),
 }
 LOAD = {"target", "drafter", "dtype", "device", "mode", "head", "options", "prepared", "limits"}
 GENERATE = {"id", "prompt", "max_tokens", "stop_ids", "ignore_eos", "sampling", "logprobs", "digest"}
