@@ -48,7 +48,7 @@ test-device: $(VENV)/test-ready ## what needs an NVIDIA GPU
 lint: $(VENV)/test-ready ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy spt harness stock kernels
+	$(BIN)/mypy spt harness stock kernels benchmarks
 
 entries: $(VENV)/demo-ready ## refresh entries/ after a change of stock/ or kernels/
 	$(BIN)/spt entry refresh --all

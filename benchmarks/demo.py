@@ -7,7 +7,6 @@ best-first-tree, and decodes eight prompts with SmolLM2-135M on the CPU in float
 A prompt whose float32 texts differ (near ties may round apart) is decoded again in exact mode, which must agree.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.answers import answer, deployment_words
+from benchmarks.rows import read_lines
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 TOKENS = 48
@@ -40,7 +40,7 @@ def main() -> int:
     run(console, ["entry", "apply", "best-first-tree"], repository)
     os.chdir(repository)
     subprocess.run(["git", "--no-pager", "log", "--oneline", "-3"], check=True)
-    prompts = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
+    prompts = read_lines(PROMPTS)
     answers = decode(root / "float32", prompts, "fast")
     same = {label: compare(answers, label) for label in SYSTEMS}
     differing = [prompt for index, prompt in enumerate(prompts) if not all(marks[index] for marks in same.values())]

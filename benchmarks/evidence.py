@@ -1,109 +1,156 @@
-"""Turns results of `benchmarks.speed` into a line of an entry's evidence: a raw ratio with its samples.
+"""Turns rows of `benchmarks.speed` into a line of an entry's evidence: a raw ratio with its samples.
 
-    python -m benchmarks.evidence --results RESULTS.jsonl --setting tree:63:15:16 --baseline chain \\
-        --entry best-first-tree --deployment deployment.yaml
+    python -m benchmarks.evidence --results ROWS.jsonl --setting tree:63:0:16 --baseline chain \\
+        --entry best-first-tree --deployment deployment.yaml [--system best-first-tree+confident-budget]
 
-The ratio is the baseline's decode time over the setting's, for the same requests and the same number of tokens each;
-the interval is Student's t over the log ratios of the requests, 95 %.
-It is the author's figure: no verdict stands behind it, so it never becomes a speedup.
+The ratio is the baseline's seconds a token over the setting's, within rounds that one run measured; its mean is
+geometric, and the interval is Student's t over the logarithms of the requests, 95 %.
+Rows are refused unless their tree is that of --system as the entries of this checkout make it on the stock of this
+checkout, and the entry is one of them; and unless the deployment is the one that they were measured on.
+It is the author's figure: no verdict stands behind it, so it never becomes a speedup, and it has no units, which are
+pairs of fresh processes.
 """
 
 import argparse
 import gzip
 import hashlib
 import json
-import math
-import statistics
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import t as student
-
-from benchmarks.speed import read_results
-from harness.tau import Tally, tally
-from spt.deployment import read
-from spt.formats import read_jsonl
+from benchmarks.figures import Row, complete_rounds, ratio, summary
+from benchmarks.rows import read_lines
+from benchmarks.speed import digest
+from spt.deployment import Deployment, read
+from spt.errors import SptError
+from spt.formats import check
+from spt.home import Checkout
+from spt.memory import Memory
+from spt.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> int:
-    """Appends the line and keeps the samples beside it."""
+    """Appends the line and keeps the samples beside it; 1, and nothing written, where the rows are of another thing."""
+    arguments = parse()
+    root: Path = arguments.root
+    try:
+        deployment = read(arguments.deployment)
+        memory = Checkout(root).memory
+        rows = read_lines(arguments.results)
+        refuse_others(arguments, memory, deployment, rows)
+        line, samples = evidence(arguments, memory, deployment, rows)
+        check(line, "evidence", "evidence")
+    except SptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    entry = root / "entries" / arguments.entry
+    file = entry / "evidence" / f"{line['card']['date'][:10]}-{deployment.name}.jsonl"
+    kept = entry / line["samples"]["path"]
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(samples)
+    with file.open("a") as out:
+        out.write(json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n")
+    before, after = line["tau"]["before"], line["tau"]["after"]
+    print(f"{file.relative_to(root)}: raw ratio {1 + line['gain']:.3f}, tau {before:.2f} -> {after:.2f}")
+    return 0
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--setting", required=True)
     parser.add_argument("--baseline", required=True)
     parser.add_argument("--entry", required=True)
+    parser.add_argument("--system", help="the entries that the measured system held, ENTRY+ENTRY; all when left out")
     parser.add_argument("--deployment", type=Path, required=True)
     parser.add_argument("--note", default="")
-    arguments = parser.parse_args()
-    results = read_results(arguments.results)
-    line = evidence(arguments, results[arguments.baseline], results[arguments.setting])
-    name = f"{line['card']['date'][:10]}-{read(arguments.deployment).name}.jsonl"
-    file = ROOT / "entries" / arguments.entry / "evidence" / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as out:
-        out.write(json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n")
-    before, after = line["tau"]["before"], line["tau"]["after"]
-    print(f"{file.relative_to(ROOT)}: raw ratio {1 + line['gain']:.3f}, tau {before:.2f} -> {after:.2f}")
-    return 0
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose entry gets the line")
+    return parser.parse_args()
 
 
-def evidence(arguments: argparse.Namespace, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """One line of docs/records.md's evidence."""
-    ratios = log_ratios(before, after)
-    mean = statistics.fmean(ratios)
-    half = student.ppf(0.975, len(ratios) - 1) * statistics.stdev(ratios) / math.sqrt(len(ratios))
-    lock = {row["name"]: row for row in read_jsonl((ROOT / "entries/lock.jsonl").read_bytes(), "lock.jsonl", "lock")}
-    stock_tree = next(row["base_tree"] for row in lock.values() if row["name"] == "best-first-tree")
+def refuse_others(
+    arguments: argparse.Namespace,
+    memory: Memory,
+    deployment: Deployment,
+    rows: Iterable[Row],
+) -> None:
+    """SptError unless the rows were measured on today's entry and on this deployment.
+
+    An entry whose delta is not the lock's never gets this far: the checkout's memory refuses it.
+    """
+    system = arguments.system or "+".join(sorted(memory.entries))
+    if arguments.entry not in memory.closure(system.split("+")):
+        raise SptError(f"system '{system}' does not hold '{arguments.entry}'")
+    tree = resolve(memory, system).tree
+    key = about(rows)["key"]
+    if key["tree"] != tree:
+        hint = "export and measure it again, or name with --system what was measured"
+        raise SptError(f"the rows are of tree {key['tree'][:12]}, and '{system}' of now is {tree[:12]}", hint)
+    models = deployment.models
+    said = {"widen": deployment.widen, "jitter": deployment.jitter, "dtype": deployment.dtype}
+    said |= {"target": digest(models.target), "drafter": None if models.drafter is None else digest(models.drafter)}
+    for name, value in said.items():
+        if key[name] != value:
+            raise SptError(f"the rows' {name} is {key[name]!r}, and the deployment's {value!r}")
+
+
+def about(rows: Iterable[Row]) -> Row:
+    """The last run's statement of what was measured."""
+    found = [row for row in rows if row["kind"] == "about"]
+    if not found:
+        raise SptError("the rows do not say what was measured")
+    return found[-1]
+
+
+def evidence(
+    arguments: argparse.Namespace, memory: Memory, deployment: Deployment, rows: list[Row]
+) -> tuple[dict[str, Any], bytes]:
+    """One line of docs/records.md's evidence, and its samples."""
+    answers = [row for row in rows if row["kind"] == "answer"]
+    rounds = list(complete_rounds(answers, {arguments.setting, arguments.baseline}).values())
+    before, after = ([each[name] for each in rounds] for name in (arguments.baseline, arguments.setting))
+    found = ratio(list(zip(before, after, strict=True)))
+    if found is None:
+        raise SptError(f"no request has both '{arguments.setting}' and '{arguments.baseline}' in one run")
+    entry, said = memory.entry(arguments.entry), about(rows)
+    key, interval = said["key"], found.interval
+    cap = f"to {key['tokens']} tokens" + (", stop ids ignored" if key["ignore_eos"] else " or a stop id")
+    samples = packed([said, *before, *after])
+    name = hashlib.sha256(samples).hexdigest()
     line = {
         "v": 1,
         "evidence": "raw",
         "rule": None,
-        "deployment": read(arguments.deployment).digest(),
-        "stock_tree": stock_tree,
-        "delta_id": lock[arguments.entry]["delta_id"],
-        "system_tree": after["tree"],
-        "options": after["options"],
-        "baseline": {"tree": before["tree"], "options": before["options"]},
-        "card": after["card"],
-        "harness": after["card"]["harness"],
-        "units": len(ratios),
-        "requests": f"{len(ratios)} requests, {after['tokens']} tokens each, stop ids ignored",
-        "gain": math.exp(mean) - 1,
-        "interval": [math.exp(mean - half) - 1, math.exp(mean + half) - 1],
+        "deployment": deployment.digest(),
+        "stock_tree": memory.stock,
+        "delta_id": entry.delta.id,
+        "system_tree": key["tree"],
+        "options": after[0]["options"],
+        "baseline": {"tree": key["tree"], "options": before[0]["options"]},
+        "card": said["card"],
+        "harness": None,
+        "units": None,
+        "repeats": len({row["repeat"] for row in after}),
+        "order": "each request by every setting in one run, the order rotated and turned from request to request",
+        "requests": f"{found.requests} requests, {cap}; seconds a decoded token, prefill left out",
+        "gain": found.mean - 1,
+        "interval": None if interval is None else [bound - 1 for bound in interval],
         "noise": None,
-        "tau": {"before": tau(before), "after": tau(after)},
+        "tau": {"before": summary(before).counts.tau, "after": summary(after).counts.tau},
         "forcing": None,
-        "samples": keep_samples(arguments.entry, before, after),
+        "samples": {"path": f"evidence/samples/{name[:16]}.jsonl.gz", "sha256": name},
     }
-    return line | ({"note": arguments.note} if arguments.note else {})
+    return line | ({"note": arguments.note} if arguments.note else {}), samples
 
 
-def log_ratios(before: dict[str, Any], after: dict[str, Any]) -> list[float]:
-    """ln(baseline's time / setting's time) of each request."""
-    pairs = list(zip(before["answers"], after["answers"], strict=True))
-    if any(one["id"] != other["id"] or len(one["ids"]) != len(other["ids"]) for one, other in pairs):
-        raise SystemExit("the two settings did not answer the same requests with the same number of tokens")
-    return [math.log(one["decode_s"] / other["decode_s"]) for one, other in pairs]
-
-
-def tau(line: dict[str, Any]) -> float | None:
-    """Tokens a step without loops, micro average."""
-    return sum((tally(answer["ids"], answer["lines"]) for answer in line["answers"]), Tally()).tau
-
-
-def keep_samples(entry: str, before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
-    """Writes both settings' answers, compressed, named by their digest."""
-    text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in (before, after)).encode()
-    packed = gzip.compress(text, mtime=0)
-    digest = hashlib.sha256(packed).hexdigest()
-    path = Path("evidence/samples") / f"{digest[:16]}.jsonl.gz"
-    target = ROOT / "entries" / entry / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(packed)
-    return {"path": path.as_posix(), "sha256": digest}
+def packed(rows: Iterable[Row]) -> bytes:
+    """Rows as compressed JSON lines, the same bytes each time."""
+    text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
+    return gzip.compress(text.encode(), mtime=0)
 
 
 if __name__ == "__main__":

@@ -4,19 +4,22 @@
     python -m benchmarks.kernels --out tune.jsonl --tune gemv        a list of configs for each shape of gemv
     python -m benchmarks.kernels --out smoke.jsonl --smoke           tiny shapes on a CPU: shows that the script runs
 
+Each op is first held against its twin on random tensors; a row whose result is wrong is written as failed, has no
+time, and makes the exit code 1.
 One JSON line a measurement goes to --out, and a line that a person can read to stdout.  What --out already holds for
-the same GPU is not measured again, so a run that --max-seconds ended goes on where it stopped.  Share is bytes over
-time, over the rate at which an elementwise kernel copies in the same run.
+the same kernels, card, torch and Triton is not measured again, so a run that --max-seconds ended goes on where it
+stopped; what failed is tried again.  Share is bytes over time, over the rate at which an elementwise kernel copies in
+the same run.
 """
 
 import argparse
 import datetime
+import hashlib
 import itertools
 import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,21 +35,28 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
+from benchmarks.clocks import read_clocks
+from benchmarks.rows import read_lines
 from harness.machine import card
-from kernels.accept import accept
-from kernels.ancestors import ancestors
-from kernels.compact import compact
+from kernels.accept import accept, accept_reference
+from kernels.ancestors import ancestors, ancestors_reference
+from kernels.compact import compact, compact_reference
 from kernels.gemv import Config, config_for, gemv, gemv_reference
-from kernels.rms_norm import rms_norm
-from kernels.rope_append import rope_append
-from kernels.sample import sample
-from kernels.silu_mul import silu_mul
-from kernels.top_ranks import top_ranks
-from kernels.tree_attention import tree_attention
+from kernels.rms_norm import rms_norm, rms_norm_reference
+from kernels.rope_append import rope_append, rope_append_reference
+from kernels.sample import sample, sample_reference
+from kernels.silu_mul import silu_mul, silu_mul_reference
+from kernels.top_ranks import top_ranks, top_ranks_reference
+from kernels.tree_attention import tree_attention, tree_attention_reference
 
 BF16, F32, I32, I64 = torch.bfloat16, torch.float32, torch.int32, torch.int64
 CUBLAS_ROWS = (1, 16, 64)
 MOST_COPIES = 128
+COMPARED = ("gpu", "driver", "torch", "triton", "cuda", "power_cap_w")  # of the card: what a row's time stands for
+KERNELS = Path(__file__).resolve().parents[1] / "kernels"
+
+# (the op, its twin) on the same tensors; both return everything that the op says or writes.
+Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 @dataclass(frozen=True)
@@ -85,17 +95,35 @@ SMOKE = Sizes(16, 1, 1, 16, 16, 24, 2, (1, 3), (20,), (1, 3), 0)
 
 @dataclass(frozen=True)
 class Case:
-    """One line to measure.  `make` builds one copy of the tensors and returns the call on them."""
+    """One line to measure.  `make` builds one copy of the tensors and returns the op and its twin on them."""
 
     op: str
     shape: dict[str, int | str]
     bytes: int  # what a call must move
-    make: Callable[[], Callable[[], Any]]
+    make: Callable[[], Pair]
     config: dict[str, Any] = field(default_factory=dict)
-    check: Callable[[], None] = lambda: None  # raises AssertionError where the result is wrong
 
-    def key(self, gpu: str | None) -> str:
-        return json.dumps([self.op, self.shape, self.config, gpu], sort_keys=True)
+    def key(self, where: dict[str, Any]) -> str:
+        return json.dumps([self.op, self.shape, self.config, where], sort_keys=True)
+
+    def check(self) -> None:
+        """Raises AssertionError where the op says something else than its twin; integers must be equal."""
+        call, twin = self.make()
+        wanted = twin()  # first: an op may write into what it is given
+        compare(call(), wanted)
+
+
+def compare(found: Any, wanted: Any) -> None:
+    """Holds tensors against tensors: floats within 2 % of their own size, or of the size that they have at large."""
+    if isinstance(wanted, tuple):
+        for one, other in zip(found, wanted, strict=True):
+            compare(one, other)
+        return
+    if not wanted.is_floating_point():
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+        return
+    size = float(wanted.float().square().mean().sqrt())
+    torch.testing.assert_close(found.float(), wanted.float(), rtol=0.02, atol=0.02 * size)
 
 
 class Bench:
@@ -113,27 +141,23 @@ class Bench:
     def copy(self) -> Case:
         elements = max(self.sizes.rotated_bytes, 4096) // 4
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             x = self.randn(elements)
             y = torch.empty_like(x)
-            return lambda: torch.neg(x, out=y)  # an elementwise kernel; y.copy_(x) would be a slow memcpy node
+            # An elementwise kernel; y.copy_(x) would be a slow memcpy node.
+            return lambda: torch.neg(x, out=y), lambda: -x
 
         return Case("copy", {"elements": elements}, 4 * elements, make)
 
     def gemv(self, name: str, config: Config | None = None) -> Case:
         n, k = self.sizes.weights()[name]
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             x, weight, fused = self._linear(name)
-            return lambda: gemv(x, weight, config=config, **fused)
-
-        def check() -> None:
-            x, weight, fused = self._linear(name)
-            wanted = gemv_reference(x.float(), weight, **fused)
-            torch.testing.assert_close(gemv(x, weight, config=config, **fused).float(), wanted, rtol=0.02, atol=0.02)
+            return lambda: gemv(x, weight, config=config, **fused), lambda: gemv_reference(x, weight, **fused)
 
         chosen = config or config_for(n, k)
-        return Case("gemv", {"name": name, "n": n, "k": k, "rows": 1}, 2 * n * k, make, asdict(chosen), check)
+        return Case("gemv", {"name": name, "n": n, "k": k, "rows": 1}, 2 * n * k, make, asdict(chosen))
 
     def _linear(self, name: str) -> tuple[Tensor, Tensor, dict[str, Any]]:
         n, k = self.sizes.weights()[name]
@@ -148,27 +172,27 @@ class Bench:
     def cublas(self, name: str, rows: int) -> Case:
         n, k = self.sizes.weights()[name]
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             x, weight = self.randn(rows, k), self.randn(n, k)
-            return lambda: F.linear(x, weight)
+            return lambda: F.linear(x, weight), lambda: gemv_reference(x, weight)
 
         return Case("cublas", {"name": name, "n": n, "k": k, "rows": rows}, 2 * n * k, make)
 
     def rms_norm(self, rows: int) -> Case:
         d = self.sizes.hidden
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             x, weight = self.randn(rows, d), self.randn(d)
-            return lambda: rms_norm(x, weight, 1e-5)
+            return lambda: rms_norm(x, weight, 1e-5), lambda: rms_norm_reference(x, weight, 1e-5)
 
         return Case("rms_norm", {"rows": rows, "d": d}, 4 * rows * d, make)
 
     def silu_mul(self, rows: int) -> Case:
         width = self.sizes.middle
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             gate_up = self.randn(rows, 2 * width)
-            return lambda: silu_mul(gate_up)
+            return lambda: silu_mul(gate_up), lambda: silu_mul_reference(gate_up)
 
         return Case("silu_mul", {"rows": rows, "width": width}, 6 * rows * width, make)
 
@@ -181,12 +205,17 @@ class Bench:
     def rope_append(self, rows: int) -> Case:
         s, context = self.sizes, self.sizes.contexts[-1]
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             qkv = self.randn(rows, s.qkv)
             (k, v), (cos, sin) = self._cache(context + rows), self._angles(context + rows)
             start = self.full(1, context)
             position = context + torch.arange(rows, device=self.device)
-            return lambda: rope_append(qkv, position, cos, sin, k, v, start)
+
+            def twin() -> tuple[Tensor, ...]:
+                keys, values = k.clone(), v.clone()
+                return rope_append_reference(qkv, position, cos, sin, keys, values, start), keys, values
+
+            return lambda: (rope_append(qkv, position, cos, sin, k, v, start), k, v), twin
 
         return Case("rope_append", {"rows": rows}, 4 * rows * s.qkv, make)
 
@@ -194,25 +223,33 @@ class Bench:
         s = self.sizes
         words = ancestors(torch.tensor([-1, *(row // 2 for row in range(rows - 1))], device=self.device))
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             q, (k, v) = self.randn(rows, s.heads, s.head_dim), self._cache(context + rows)
             start = self.full(1, context)
-            return lambda: tree_attention(q, k, v, start, words, scale=s.head_dim**-0.5)
+            scale, seen = s.head_dim**-0.5, words.cpu()  # the twin reads single words
+            return (
+                lambda: tree_attention(q, k, v, start, words, scale=scale),
+                lambda: tree_attention_reference(q, k, v, start, seen, scale=scale),
+            )
 
         moved = 4 * s.head_dim * ((context + rows) * s.kv_heads + rows * s.heads)
         return Case("tree_attention", {"rows": rows, "context": context}, moved, make)
 
     def ancestors(self, rows: int) -> Case:
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             parent = torch.tensor([-1, *(row // 2 for row in range(rows - 1))], device=self.device)
-            return lambda: ancestors(parent)
+            return lambda: ancestors(parent), lambda: ancestors_reference(parent)
 
         return Case("ancestors", {"rows": rows}, rows * (8 + 8 * -(-rows // 64)), make)
 
     def accept(self, rows: int) -> Case:
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             parent, token = torch.arange(-1, rows - 1, device=self.device), torch.arange(rows, device=self.device)
-            return lambda: accept(token, parent, token + 1, min(rows, 16))
+            choice, most = token + 1, min(rows, 16)
+            return (
+                lambda: accept(token, parent, choice, most),
+                lambda: accept_reference(token, parent, choice, most),
+            )
 
         return Case("accept", {"rows": rows}, 24 * rows, make)
 
@@ -220,11 +257,21 @@ class Bench:
         s, context = self.sizes, self.sizes.contexts[0]
         kept = min(8, (rows + 1) // 2)
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             kv = self.randn(s.layers, 2, context + rows, s.kv_heads, s.head_dim)
             path, start = torch.arange(0, 2 * kept, 2, dtype=I32, device=self.device), self.full(1, context)
             count = self.full(1, kept)
-            return lambda: compact(kv, start, path, count)
+
+            def call() -> Tensor:
+                compact(kv, start, path, count)
+                return kv
+
+            def twin() -> Tensor:
+                moved = kv.clone()
+                compact_reference(moved, start, path, count)
+                return moved
+
+            return call, twin
 
         moved = 2 * 2 * (kept - 1) * s.layers * 2 * s.kv_heads * s.head_dim
         return Case("compact", {"rows": rows, "kept": kept}, max(1, moved), make)
@@ -232,20 +279,23 @@ class Bench:
     def top_ranks(self, rows: int, ranks: int) -> Case:
         v = self.sizes.vocabulary
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             logits = self.randn(rows, v, scale=4)
-            return lambda: top_ranks(logits, ranks)
+            return lambda: top_ranks(logits, ranks), lambda: top_ranks_reference(logits, ranks)
 
         return Case("top_ranks", {"rows": rows, "ranks": ranks, "v": v}, 2 * rows * v, make)
 
     def sample(self, rows: int) -> Case:
         v = self.sizes.vocabulary
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             logits = self.randn(rows, v, scale=4)
             position, seed = torch.arange(rows, device=self.device), self.full(rows, 7, I64)
             heat = self.full(rows, 1.0, F32)
-            return lambda: sample(logits, position, seed, heat)
+            return (
+                lambda: sample(logits, position, seed, heat),
+                lambda: sample_reference(logits, position, seed, heat),
+            )
 
         return Case("sample", {"rows": rows, "v": v}, 2 * rows * v, make)
 
@@ -254,7 +304,7 @@ class Bench:
         s, names = self.sizes, ("qkv", "out", "gate_up", "down")
         words = ancestors(self.full(1, -1))
 
-        def make() -> Callable[[], Any]:
+        def make() -> Pair:
             weights = {name: self._linear(name)[1] for name in names}
             (k, v), (cos, sin) = self._cache(context + 1), self._angles(context + 1)
             start, position = self.full(1, context), self.full(1, context, I64)
@@ -268,7 +318,15 @@ class Bench:
                 y = gemv(x, weights["gate_up"], norm=norms[1], eps=1e-5, silu_mul=True)
                 return gemv(y, weights["down"], residual=x)
 
-            return call
+            def twin() -> Tensor:
+                qkv = gemv_reference(hidden, weights["qkv"], norm=norms[0], eps=1e-5)
+                q = rope_append_reference(qkv, position, cos, sin, k, v, start)
+                mixed = tree_attention_reference(q, k, v, start, words, scale=s.head_dim**-0.5)
+                x = gemv_reference(mixed, weights["out"], residual=hidden)
+                y = gemv_reference(x, weights["gate_up"], norm=norms[1], eps=1e-5, silu_mul=True)
+                return gemv_reference(y, weights["down"], residual=x)
+
+            return call, twin
 
         moved = sum(2 * math.prod(s.weights()[name]) for name in names) + 4 * context * s.kv_heads * s.head_dim
         return Case("layer", {"rows": 1, "context": context}, moved, make)
@@ -313,7 +371,8 @@ def host_us(calls: list[Callable[[], Any]]) -> float:
 def device_us(calls: list[Callable[[], Any]], replays: int = 9) -> float:
     """Microseconds a call: median over replays of one graph that holds every call, at least 24 of them."""
     calls = calls * max(1, -(-24 // len(calls)))
-    stream = torch.cuda.Stream()
+    cuda: Any = torch.cuda  # whose streams and events have no types
+    stream = cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         calls[0]()
@@ -325,20 +384,21 @@ def device_us(calls: list[Callable[[], Any]], replays: int = 9) -> float:
             call()
     times_us = []
     for replay in range(2 + replays):
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before, after = (cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
         graph.replay()
         after.record()
         torch.cuda.synchronize()
         if replay >= 2:
             times_us.append(before.elapsed_time(after) * 1e3)
-    return statistics.median(times_us) / len(calls)
+    return float(statistics.median(times_us)) / len(calls)
 
 
-def nvidia_smi(*fields: str) -> list[str | None]:
-    query = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    return [value.strip() for value in answer.split(",")]
+def kernels_digest() -> str:
+    """sha256 of the names and digests of the kernels' own files."""
+    files = sorted(KERNELS.glob("*.py"))
+    listed = "".join(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n" for file in files)
+    return hashlib.sha256(listed.encode()).hexdigest()
 
 
 class Measure:
@@ -348,13 +408,15 @@ class Measure:
         self.out, self.device, self.rotated_bytes = out, device, rotated_bytes
         self.end_s = time.monotonic() + max_seconds
         self.card = card(str(device), datetime.datetime.now(datetime.UTC))
-        held = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-        self.done = {row["key"] for row in held}
+        self.where = {"kernels": kernels_digest(), **{name: self.card[name] for name in COMPARED}}
+        held = read_lines(out) if out.exists() else []
+        self.done = {row["key"] for row in held if row["status"] == "timed"}
+        self.failed = 0
         self.copy_tb_s = 0.0
 
     def time_us(self, case: Case) -> float:
         copies = min(MOST_COPIES, -(-self.rotated_bytes // case.bytes) + 1)
-        calls = [case.make() for _ in range(copies)]
+        calls = [case.make()[0] for _ in range(copies)]
         return device_us(calls) if self.device.type == "cuda" else host_us(calls)
 
     def measure_copy(self, case: Case) -> None:
@@ -365,7 +427,7 @@ class Measure:
         case.check()
         us = self.time_us(case)
         tb_s = case.bytes / us / 1e6
-        row = {
+        row: dict[str, Any] = {
             "status": "timed",
             "us": round(us, 3),
             "bytes": case.bytes,
@@ -373,10 +435,7 @@ class Measure:
             "share": round(tb_s / self.copy_tb_s, 4),
             "copy_tb_s": round(self.copy_tb_s, 4),
         }
-        if self.device.type == "cuda":
-            row["clock_mhz"], row["power_w"], row["throttled"] = nvidia_smi(
-                "clocks.sm", "power.draw", "clocks_throttle_reasons.active"
-            )
+        row |= read_clocks(self.card)
         self.write(case, row)
         words = " ".join(f"{name}={value}" for name, value in {**case.shape, **case.config}.items())
         print(
@@ -385,7 +444,7 @@ class Measure:
         )
 
     def write(self, case: Case, row: dict[str, Any]) -> None:
-        head = {"v": 1, "key": case.key(self.card["gpu"]), "op": case.op, "shape": case.shape, "config": case.config}
+        head = {"v": 1, "key": case.key(self.where), "op": case.op, "shape": case.shape, "config": case.config}
         with self.out.open("a") as file:
             file.write(json.dumps({**head, **row, "card": self.card}) + "\n")
 
@@ -393,7 +452,7 @@ class Measure:
         """Measures what is not in the file yet; returns how many were left out for time."""
         left_out = 0
         for case in cases:
-            if case.key(self.card["gpu"]) in self.done:
+            if case.key(self.where) in self.done:
                 continue
             if time.monotonic() > self.end_s:
                 left_out += 1
@@ -401,8 +460,9 @@ class Measure:
             try:
                 self.measure(case)
             except (AssertionError, triton.TritonError) as error:
+                self.failed += 1
                 self.write(case, {"status": "failed", "error": str(error)})
-                print(f"{case.op:15} failed: {case.shape} {case.config}", flush=True)
+                print(f"{case.op:15} failed: {case.shape} {case.config}", file=sys.stderr, flush=True)
         return left_out
 
 
@@ -425,7 +485,9 @@ def main() -> int:
     left_out = measure.run(case for case in cases if not args.only or case.op in args.only)
     if left_out:
         print(f"time is over: {left_out} measurements left; the same command goes on", file=sys.stderr)
-    return 0
+    if measure.failed:
+        print(f"{measure.failed} ops said something else than their twins", file=sys.stderr)
+    return 1 if measure.failed else 0
 
 
 if __name__ == "__main__":

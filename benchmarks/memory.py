@@ -3,10 +3,18 @@
 A synthetic memory: a stock of 300 files in 72 folders, entries that each add a folder of three files and edit one
 file (entries add files and change few lines, or stock lacks a seam), with up to 12 entries below each.  All of them
 are applied to a commit beside stock, by `spt`, by one `git cherry-pick A..B` and by one `git am`, each on a fresh
-copy of the repository; the trees must come out equal.  Then every entry is verified: recomposed from its
-requirements, and its records held against it.
+copy of the repository, one way after the other in every run; the trees must come out equal.  Every entry is verified
+on such a copy too: recomposed from its requirements, and its records held against it.
 
-    python -m benchmarks.memory [--entries 140 500 2000] [--runs 5] [--disk FOLDER]
+What is compared: git's ways write objects, references and files; `apply --branch` writes objects and references;
+`apply` writes files as well, by git itself, whose own `checkout` of that difference is the floor beside it; verifying
+writes nothing by itself, so a row verifies and applies with all that is written.
+
+The exit code is 1 where, on a disk, one of ASSERTED is less than 10 times faster than one cherry-pick of the smallest
+memory (the median over the runs of the ratio within a run), or where its CPU time an entry grows by more than half
+from the smallest to the largest memory.  On a file system in memory git pays for no disk, and nothing is promised.
+
+    python -m benchmarks.memory [--entries 140 500 2000] [--runs 9] [--disk FOLDER...]
 """
 
 import argparse
@@ -19,10 +27,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
 from spt.application import Request, run
 from spt.apply import apply
@@ -32,9 +40,7 @@ from spt.git.store import Store
 from spt.git.tree import Delta, Row
 from spt.initialise import init_stock
 from spt.memory import Memory
-from spt.verify import recompose, verify
-
-Seconds: TypeAlias = dict[str, list[float]]
+from spt.verify import verify
 
 FILES, FOLDERS, LINES = 300, 72, 240
 MOST_BELOW = 12
@@ -153,59 +159,105 @@ def git_am(folder: Path, names: tuple[str, ...]) -> str:
     return "HEAD"
 
 
-OURS = {"spt apply --branch": spt_branch, "spt apply (files too)": spt_here}
-CHERRY_PICK = "git cherry-pick A..B (files too)"
-THEIRS = {CHERRY_PICK: git_cherry_pick, "git am (files too)": git_am}
+def git_checkout(folder: Path, names: tuple[str, ...]) -> str:
+    git(folder, "checkout", "-q", "applied")
+    return "HEAD"
 
 
-def timed_replays(folder: Path, runs: int, ways: Mapping[str, Callable[[Path, tuple[str, ...]], str]]) -> Seconds:
-    """Seconds of each way to replay all entries; all must end in one tree."""
+def verified(memory: Memory) -> None:
+    """Every entry recomposes, and its records are true."""
+    for name in memory.entries:
+        report = verify(memory, name)
+        assert report.recompose.state == "ok" and report.record.state == "ok", report
+    memory.cards.save()
+
+
+def spt_verify(folder: Path, names: tuple[str, ...]) -> None:
+    verified(Memory.open(folder))
+
+
+def spt_verify_apply(folder: Path, names: tuple[str, ...]) -> str:
+    """Verifies and applies in one quarantine: the second finds the trees of the first."""
+    store = Store.find(folder)
+    with store.locked():
+        memory = Memory.of(store)
+        verified(memory)
+        tip = store.reference("refs/heads/main")
+        assert tip is not None
+        store.stage("refs/heads/applied", apply(memory, names, tip).commit)
+        store.publish("benchmark")
+    return "applied"
+
+
+def no_cards(folder: Path) -> None:
+    shutil.rmtree(folder / ".git" / "spt" / "cache", ignore_errors=True)
+
+
+def applied_branch(folder: Path) -> None:
+    run(folder, Request(tuple(sorted(Memory.open(folder).entries)), branch="applied"))
+
+
+@dataclass
+class Times:
+    """Of each way, a number a run: the wall clock, and the CPU time of all that it started.  Seconds."""
+
+    wall_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    cpu_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+Way = Callable[[Path, tuple[str, ...]], str | None]
+BRANCH, VERIFY, STORED = "spt apply --branch", "spt verify --all", "spt verify --all and apply --branch"
+CHERRY_PICK, CHECKOUT = "git cherry-pick A..B (files too)", "git checkout of that difference"
+OURS: dict[str, Way] = {
+    BRANCH: spt_branch,
+    VERIFY: spt_verify,
+    "spt verify --all, cards read anew": spt_verify,
+    STORED: spt_verify_apply,
+    "spt apply (files too)": spt_here,
+    CHECKOUT: git_checkout,
+}
+THEIRS: dict[str, Way] = {CHERRY_PICK: git_cherry_pick, "git am (files too)": git_am}
+BEFORE = {  # what is done to the copy before the clock
+    "spt verify --all, cards read anew": no_cards,
+    VERIFY: lambda folder: spt_verify(folder, ()),
+    STORED: lambda folder: spt_verify(folder, ()),
+    CHECKOUT: applied_branch,
+}
+ASSERTED = (BRANCH, VERIFY)
+LEAST_RATIO, MOST_GROWTH = 10.0, 1.5
+IN_MEMORY = ("tmpfs", "ramfs")
+
+
+def timed_ways(folder: Path, runs: int, ways: Mapping[str, Way]) -> Times:
+    """Seconds of each way, in every run one after the other; all that end in a tree must end in one."""
     names = tuple(sorted(Memory.open(folder).entries))
     series = git(folder, "format-patch", "--stdout", "--binary", "--full-index", "main~1..chain")
     (folder.parent / "series.mbox").write_text(series)
-    seconds_s: Seconds = {word: [] for word in ways}
+    times = Times()
     trees = set()
     for _ in range(runs):
         for word, action in ways.items():
             copy = folder.with_name("copy")
             shutil.copytree(folder, copy)
             git(copy, "update-index", "-q", "--refresh")
+            BEFORE.get(word, lambda folder: None)(copy)
             os.sync()
-            started_s = time.perf_counter()
+            cpu_s, started_s = sum(os.times()[:4]), time.perf_counter()
             tip = action(copy, names)
-            seconds_s[word].append(time.perf_counter() - started_s)
-            trees.add(git(copy, "rev-parse", f"{tip}^{{tree}}"))
+            times.wall_s[word].append(time.perf_counter() - started_s)
+            times.cpu_s[word].append(sum(os.times()[:4]) - cpu_s)
+            if tip is not None:
+                trees.add(git(copy, "rev-parse", f"{tip}^{{tree}}"))
             shutil.rmtree(copy)
     assert len(trees) == 1, "the ways to replay do not agree"
-    return seconds_s
+    return times
 
 
-def timed_verify(folder: Path, runs: int) -> Seconds:
-    seconds_s: Seconds = {"spt verify --all, cards read anew": [], "spt verify --all": []}
-    for _ in range(runs):
-        shutil.rmtree(folder / ".git" / "spt" / "cache", ignore_errors=True)
-        for word in seconds_s:
-            started_s = time.perf_counter()
-            memory = Memory.open(folder)
-            reports = [verify(memory, name) for name in memory.entries]
-            memory.cards.save()
-            seconds_s[word].append(time.perf_counter() - started_s)
-            bad = [report for report in reports if report.recompose.state != "ok" or report.record.state != "ok"]
-            assert not bad, bad[0]
-    return seconds_s
-
-
-def timed_both(folder: Path, runs: int) -> list[float]:
-    """Verify and apply of everything in one quarantine: the second finds the trees of the first."""
-    seconds_s = []
-    for _ in range(runs):
-        started_s = time.perf_counter()
-        memory = Memory.open(folder)
-        for name, entry in memory.entries.items():
-            assert recompose(memory, entry).state == "ok", name
-        apply(memory, memory.entries, memory.store.resolve("beside"))
-        seconds_s.append(time.perf_counter() - started_s)
-    return seconds_s
+def verify_and_compose(folder: Path) -> None:
+    """Verify and apply of everything in memory."""
+    memory = Memory.open(folder)
+    verified(memory)
+    apply(memory, memory.entries, memory.store.resolve("beside"))
 
 
 def own_peak_mib() -> float:
@@ -219,7 +271,7 @@ def peak_mib(folder: Path) -> tuple[float, float]:
     script = (
         "import sys; from pathlib import Path; from benchmarks import memory as m\n"
         "folder = Path(sys.argv[1]); m.Memory.open(folder)\n"
-        "if sys.argv[2] == 'all': m.timed_both(folder, 1)\n"
+        "if sys.argv[2] == 'all': m.verify_and_compose(folder)\n"
         "print(m.own_peak_mib())"
     )
     found = []
@@ -229,26 +281,45 @@ def peak_mib(folder: Path) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def line(word: str, seconds_s: list[float], count: int, base_s: float | None) -> str:
-    median_s = statistics.median(seconds_s)
-    ratio = "" if base_s is None else f"{base_s / median_s:6.1f}x cherry-pick"
-    spread = f"{min(seconds_s) * 1e3:.0f} to {max(seconds_s) * 1e3:.0f}"
-    return f"  {word:<40}{median_s * 1e3:9.1f} ms  ({spread}){median_s / count * 1e6:9.0f} us an entry {ratio}"
+def ratios(times: Times, word: str) -> list[float]:
+    """How many times faster than cherry-pick, in each run."""
+    return [base / own for base, own in zip(times.wall_s[CHERRY_PICK], times.wall_s[word], strict=True)]
 
 
-def measure(home: Path, count: int, runs: int) -> None:
-    """Prints the figures of one size on one disk; git replays only where that takes seconds, not minutes."""
+def line(word: str, times: Times, count: int) -> str:
+    own, cpu_us = times.wall_s[word], statistics.median(times.cpu_s[word]) / count * 1e6
+    compared = f"{statistics.median(ratios(times, word)):6.1f}x cherry-pick" if CHERRY_PICK in times.wall_s else ""
+    spread = f"{min(own) * 1e3:.0f} to {max(own) * 1e3:.0f}"
+    clock = f"{statistics.median(own) * 1e3:9.1f} ms ({spread})"
+    return f"  {word:<40}{clock:<32} CPU {cpu_us:5.0f} us an entry {compared}"
+
+
+def measure(home: Path, count: int, runs: int, *, against_git: bool) -> Times:
+    """Prints the figures of one size on one disk and returns the seconds of each way."""
     with tempfile.TemporaryDirectory(dir=home) as scratch:
         folder = Path(scratch) / "memory"
         build(folder, count)
-        replays = timed_replays(folder, runs, OURS | THEIRS if count <= 500 else OURS)
-        base_s = statistics.median(replays[CHERRY_PICK]) if CHERRY_PICK in replays else None
+        times = timed_ways(folder, runs, OURS | THEIRS if against_git else OURS)
         print(f"{count} entries in {home} ({disk_of(home)}), median of {runs} (fastest to slowest)")
-        for word, seconds_s in {**replays, **timed_verify(folder, runs)}.items():
-            print(line(word, seconds_s, count, base_s))
-        print(line("verify, then compose in one quarantine", timed_both(folder, runs), count, base_s))
+        for word in times.wall_s:
+            print(line(word, times, count))
         peak, opened = peak_mib(folder)
         print(f"  peak resident memory {peak:.0f} MiB, of which {opened:.0f} MiB to open the repository", flush=True)
+    return times
+
+
+def failures(where: str, found: Mapping[int, Times]) -> list[str]:
+    """What is slower than promised on one disk, from the times of each size."""
+    least, most = min(found), max(found)
+    said = []
+    for word in ASSERTED:
+        times = statistics.median(ratios(found[least], word))
+        if times < LEAST_RATIO:
+            said.append(f"{where}: {word} of {least} entries is {times:.1f}x cherry-pick, less than {LEAST_RATIO:.0f}x")
+        small, large = (statistics.median(found[count].cpu_s[word]) / count for count in (least, most))
+        if large / small > MOST_GROWTH:
+            said.append(f"{where}: {word} takes {large / small:.2f} times the CPU an entry at {most} as at {least}")
+    return said
 
 
 def disk_of(folder: Path) -> str:
@@ -258,17 +329,28 @@ def disk_of(folder: Path) -> str:
     return max(fits)[1]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> int:
+    """Measures every size on every disk; 1 where a promise is not kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, nargs="+", default=[140, 500, 2000])
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--disk", type=Path, nargs="+", default=[Path("/dev/shm"), Path(tempfile.gettempdir())])
+    parser.add_argument("--runs", type=int, default=9, help="of the smallest memory; larger ones get a third")
+    parser.add_argument("--disk", type=Path, nargs="+", default=[Path(tempfile.gettempdir())])
     chosen = parser.parse_args()
     print(f"{git(Path(), '--version').strip()}, Python {sys.version.split()[0]}, {os.cpu_count()} CPUs")
+    least, said = min(chosen.entries), []
     for home in chosen.disk:
-        for count in chosen.entries:
-            measure(home, count, chosen.runs)
+        found = {}
+        for count in sorted(set(chosen.entries)):
+            runs = chosen.runs if count == least else -(-chosen.runs // 3)
+            found[count] = measure(home, count, runs, against_git=count == least)
+        if disk_of(home) in IN_MEMORY:
+            print(f"{home} is {disk_of(home)}: nothing is promised there")
+        else:
+            said += failures(f"{home} ({disk_of(home)})", found)
+    for text in said:
+        print(text, file=sys.stderr)
+    return 1 if said else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,66 +1,119 @@
-"""Plain and assisted generation of transformers on the weights that `benchmarks.speed` decodes, on one GPU.
+"""transformers' plain and assisted generation as arms of `benchmarks.speed`, on the very weights that stock decodes.
 
-    python -m benchmarks.peer --target FILE --requests IDS.jsonl --out RESULTS.jsonl --widen 8 --jitter 1
-
-Assisted generation drafts with the narrow model of the same file, which shares the tokenizer.
-The weights are made by stock's own loader, and the model's parameters are views of them: nothing is stored twice.
-Stock is imported first and its folder then leaves the path, since transformers looks for a package named `kernels`.
+The weights are made by stock's loader, and the model's parameters are views of them: nothing is stored twice.
+Assisted generation drafts with the narrow model of the same file, which shares the tokenizer; both as transformers
+has them by default: eager, a growing cache, `sdpa` attention, nothing compiled.
+Times are taken by a streamer, which is given each token on the host.  Assisted generation drafts before its first
+pass over the prompt, so its prefill holds that draft, and its first line may hold several tokens.
 """
 
-import argparse
-import json
+import contextlib
+import importlib
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.arms import Answer
+
+__all__ = ["PEERS", "PeerArm", "import_transformers", "load_peer"]
+
+PEERS = ("transformers", "transformers-assisted")
+_MODULES = ("models.llama.modeling_llama", "generation.utils", "generation.candidate_generator", "generation.streamers")
 
 
-def main() -> None:
-    """Measures both and prints tokens a second."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--requests", type=Path, required=True, help="JSON lines with id and ids")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--widen", type=int, default=1)
-    parser.add_argument("--jitter", type=int, default=0)
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--device", default="cuda")
-    arguments = parser.parse_args()
-    wide, narrow = load(arguments)
-    requests = [json.loads(line) for line in arguments.requests.read_text().splitlines()][: arguments.count]
-    with arguments.out.open("a") as out:
-        for setting, assistant in (("transformers plain", None), ("transformers assisted", narrow)):
-            generate(wide, requests[0], 8, assistant)  # warm up
-            answers = [generate(wide, request, arguments.tokens, assistant) for request in requests]
-            line = {"setting": setting, "widen": arguments.widen, "jitter": arguments.jitter, "answers": answers}
-            out.write(json.dumps(line) + "\n")
-            tokens, seconds = (sum(answer[key] for answer in answers) for key in ("tokens", "seconds"))
-            print(f"{setting:<24} {tokens / seconds:8.1f} tok/s, prefill included", flush=True)
+def import_transformers() -> None:
+    """Imports what the arms need while no folder with our `kernels/` is on the path: transformers looks for a package
+    of that name and must find none of ours."""
+    with _without_kernels():
+        for name in ("transformers", *(f"transformers.{module}" for module in _MODULES)):
+            importlib.import_module(name)
+        importlib.import_module("transformers.utils.logging").set_verbosity_error()  # it warns itself
 
 
-def load(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """The widened model and the narrow one as transformers models."""
-    import torch
+@contextlib.contextmanager
+def _without_kernels() -> Iterator[None]:
+    before = list(sys.path)
+    sys.path[:] = [entry for entry in before if not (Path(entry or ".") / "kernels" / "__init__.py").exists()]
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+        importlib.invalidate_caches()
 
-    from stock.target import load_target
 
-    dtype, device = getattr(torch, arguments.dtype), torch.device(arguments.device)
-    wide = load_target(arguments.target, dtype, device, arguments.widen, arguments.jitter)
-    narrow = load_target(arguments.target, dtype, device)
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
-    return as_transformers(wide), as_transformers(narrow)
+class PeerArm:
+    """A model of transformers, alone or with an assistant."""
+
+    def __init__(self, model: Any, assistant: Any, stop_ids: frozenset[int]) -> None:
+        self.model, self.assistant, self.stop_ids = model, assistant, sorted(stop_ids)
+
+    def answer(self, request: dict[str, Any], tokens: int) -> Answer:
+        """One greedy answer, to a stop id or `tokens` tokens; RuntimeError where the streamer missed some."""
+        import torch
+
+        prompt = torch.tensor([request["ids"]], device=self.model.device)
+        seen = _Times()
+        begin_s = time.perf_counter()
+        with torch.inference_mode():
+            out = self.model.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=tokens,
+                do_sample=False,
+                eos_token_id=self.stop_ids or None,
+                assistant_model=self.assistant,
+                streamer=seen,
+            )
+        ids = out[0, prompt.shape[1] :].tolist()
+        if seen.ids != ids:
+            raise RuntimeError(f"the streamer was given {len(seen.ids)} ids, and {len(ids)} came back")
+        first_s, last_s = seen.times_s[0], seen.times_s[-1]
+        return Answer(ids, seen.lines, first_s - begin_s, last_s - first_s)
+
+    def phases(self, requests: list[dict[str, Any]], tokens: int) -> list[dict[str, float]]:
+        return []
+
+
+class _Times:
+    """A streamer: transformers puts the prompt first, then each step's tokens."""
+
+    def __init__(self) -> None:
+        self.prompt = True
+        self.ids: list[int] = []
+        self.lines: list[int] = []
+        self.times_s: list[float] = []
+
+    def put(self, value: Any) -> None:
+        if self.prompt:
+            self.prompt = False
+            return
+        ids = value.reshape(-1).tolist()
+        self.times_s.append(time.perf_counter())
+        self.ids += ids
+        self.lines.append(len(ids))
+
+    def end(self) -> None:
+        pass
+
+
+def load_peer(setting: str, wide: Any, narrow: Any, stop_ids: frozenset[int]) -> PeerArm:
+    """The arm of that name on stock's targets `wide` and, as assistant, `narrow`."""
+    assistant = as_transformers(narrow) if setting == "transformers-assisted" else None
+    return PeerArm(as_transformers(wide), assistant, stop_ids)
 
 
 def as_transformers(target: Any) -> Any:
-    """A Llama model of transformers whose parameters are views of stock's weights."""
+    """A Llama model of transformers whose parameters are views of stock's weights; SystemExit for another kind."""
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     ours, weights = target.config, target.weights
+    odd = [name for name in weights if name.endswith((".bias", "q_norm", "k_norm"))]
+    if odd or ours.rope.kind != "default":
+        raise SystemExit(f"transformers settings take plain Llama targets only ({odd[0] if odd else 'RoPE scaling'})")
     config = LlamaConfig(
         vocab_size=ours.vocabulary,
         hidden_size=ours.hidden,
@@ -90,30 +143,5 @@ def as_transformers(target: Any) -> Any:
         state |= {to + "post_attention_layernorm": weights[of + "mlp_norm"]}
     model.load_state_dict({f"{name}.weight": weight for name, weight in state.items()}, assign=True)
     model.model.rotary_emb = type(model.model.rotary_emb)(config).to(target.device)
-    model.generation_config = GenerationConfig(pad_token_id=0, eos_token_id=None)
+    model.generation_config = GenerationConfig(pad_token_id=0)
     return model.eval()
-
-
-def generate(model: Any, request: dict[str, Any], tokens: int, assistant: Any) -> dict[str, Any]:
-    """One greedy answer of exactly `tokens` tokens."""
-    import torch
-
-    prompt = torch.tensor([request["ids"]], device=model.device)
-    if model.device.type == "cuda":
-        torch.cuda.synchronize()
-    begin = time.perf_counter()
-    with torch.inference_mode():
-        out = model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=tokens,
-            min_new_tokens=tokens,
-            do_sample=False,
-            assistant_model=assistant,
-        )
-    ids = out[0, prompt.shape[1] :].tolist()
-    return {"id": request["id"], "ids": ids, "tokens": len(ids), "seconds": time.perf_counter() - begin}
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,12 @@
 """Tokens a step of a system on real requests, loops apart.
 
-    python -m benchmarks.tau --requests FILE [--drafter DIR] [--count 6] [--cap 200] [--option NAME=VALUE]...
+    python -m benchmarks.tau --requests FILE [--drafter DIR] [--count 6] [--cap 200] [--option NAME=VALUE]... \\
+        [--at-least TAU]
 
 Greedy, through the chat template, one request after the other; stop ids end an answer.
 A step whose first token lies in a run of 24 tokens that its answer said before is looped and left out of tau, and the
-looped tokens are counted.
+looped tokens are counted.  With --at-least a lower micro tau, or none, makes the exit code 1: a tap, a position or the
+mask that is misaligned costs most of it.
 """
 
 import argparse
@@ -18,13 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.answers import SMOLLM2, answer, deployment_words
+from benchmarks.rows import read_lines
 
 
 def main() -> int:
     """Prints a row a request and the averages."""
     arguments = parse()
-    requests = [json.loads(line) for line in arguments.requests.read_text().splitlines()][: arguments.count]
-    requests = [request_of(request, arguments.cap) for request in requests]
+    requests = [request_of(row, arguments.cap) for row in read_lines(arguments.requests)[: arguments.count]]
     words = deployment_words(dtype=arguments.dtype, device=arguments.device, context=str(arguments.context))
     words["target"] = {"path": arguments.target, "widen": str(arguments.widen), "jitter": str(arguments.jitter)}
     if arguments.drafter is not None:
@@ -35,7 +37,7 @@ def main() -> int:
     if arguments.out:
         arguments.out.write_text("".join(json.dumps(each) + "\n" for each in answers))
     Console().print(table(answers, arguments))
-    return 0
+    return check_limit(answers, arguments.at_least)
 
 
 def parse() -> argparse.Namespace:
@@ -52,6 +54,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--widen", type=int, default=1)
     parser.add_argument("--jitter", type=int, default=0)
+    parser.add_argument("--at-least", type=float, metavar="TAU", help="the least micro tau without loops")
     parser.add_argument("--out", type=Path, help="keep the answers as JSON lines")
     return parser.parse_args()
 
@@ -78,6 +81,17 @@ def table(answers: list[dict[str, Any]], arguments: argparse.Namespace) -> Table
     macro = [mean([each["counts"][key] for each in answers]) for key in ("tau", "tau_all")]
     made.add_row("macro", "", "", "", *map(number, macro))
     return made
+
+
+def check_limit(answers: list[dict[str, Any]], at_least: float | None) -> int:
+    """1 if the micro average without loops is below the limit, or there is none."""
+    if at_least is None:
+        return 0
+    found = ratio(*(sum(each["counts"][key] for each in answers) for key in ("kept_tokens", "kept_steps")))
+    if found is None or found < at_least:
+        print(f"tau is {number(found)}, and at least {at_least:.2f} was asked for", file=sys.stderr)
+        return 1
+    return 0
 
 
 def ratio(over: int, under: int) -> float | None:

@@ -3,6 +3,7 @@
 import argparse
 import datetime
 import json
+import math
 import os
 import signal
 import sys
@@ -106,13 +107,20 @@ def _emit(event: dict[str, Any]) -> None:
     print(json.dumps(event), flush=True)
 
 
+def _minutes(word: str) -> float:
+    minutes = float(word)
+    if not 0 <= minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"'{word}' is not a number of minutes")
+    return minutes
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m harness", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("run", help="answer the requests of a job with its arm 'a'", allow_abbrev=False)
     command.add_argument("--job", type=Path, required=True, metavar="JOB.json")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where answers.jsonl lies or will lie")
-    command.add_argument("--max-minutes", type=float, metavar="M", help="stop after so long, and go on another time")
+    command.add_argument("--max-minutes", type=_minutes, metavar="M", help="stop after so long, and go on another time")
     command.add_argument("--stream", action="store_true", help="JSON lines on standard output as text arrives")
     command.set_defaults(act=_run)
     command = commands.add_parser("verdict", help="what samples say, as one line of JSON", allow_abbrev=False)

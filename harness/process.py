@@ -160,7 +160,7 @@ class Process:
         if status is None:
             how = "closed its pipe"
         elif status < 0:
-            how = f"was ended by signal {signal.Signals(-status).name}"
+            how = f"was ended by signal {_signal_name(-status)}"
             if self._whole.memory_reached():
                 how += ", its memory cap reached"
         else:
@@ -298,6 +298,11 @@ def _threads_of_ours() -> int:
             if int(fields["Uid"].split()[0]) == os.getuid():
                 count += int(fields["Threads"])
     return count
+
+
+def _signal_name(number: int) -> str:
+    """Its name where it has one; those between the first and last real-time signal have none."""
+    return signal.Signals(number).name if number in list(signal.Signals) else str(number)
 
 
 def _spawn(

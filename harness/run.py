@@ -142,7 +142,10 @@ class _Runner:
         self, job: Job, engine: Engine, ready: Ready, text: Text | None, answers: "_Answers", emit: Emit
     ) -> None:
         self.job, self.engine, self.ready, self.text, self.answers, self.emit = job, engine, ready, text, answers, emit
-        self.stop_ids = sorted({*ready.stop_ids, *(text.stop_ids if text else ())})
+        named = {*ready.stop_ids, *(text.stop_ids if text else ())}
+        self.stop_ids = sorted(
+            each for each in named if each < ready.vocabulary
+        )  # a file may name more than a model has
         self.active: dict[str, _Conversation] = {}
         self.streams: dict[str, Stream] = {}
 

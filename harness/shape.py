@@ -7,6 +7,7 @@ The harness cannot use those: it imports nothing of ours, and jsonschema is not 
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,15 +31,21 @@ __all__ = [
 
 Check = Callable[[Any, str], None]
 
+_MAX_DIGITS = 100
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
 
 class Mismatch(ValueError):
     """A value that does not have its shape."""
 
 
 def loads(line: bytes | str) -> Any:
-    """One JSON value; duplicate keys, NaN and infinities are errors, as are bytes that are not UTF-8."""
+    """One JSON value; duplicate keys, NaN and infinities are errors, as are bytes that are not UTF-8 and numbers of
+    more than 100 digits, which no float holds.
+    """
     try:
-        return json.loads(line, object_pairs_hook=_unique, parse_constant=_no_constant)
+        text = line.decode() if isinstance(line, bytes) else line
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_integer)
     except (ValueError, RecursionError) as error:
         raise Mismatch(f"not JSON ({error})") from None
 
@@ -54,14 +61,22 @@ def _no_constant(word: str) -> None:
     raise ValueError(f"{word} is not a number")
 
 
+def _bounded_integer(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number has over {_MAX_DIGITS} digits")
+    return int(digits)
+
+
 def anything(value: Any, where: str) -> None:
     """Any JSON value."""
 
 
 def text(value: Any, where: str) -> None:
-    """A string."""
+    """A string of whole characters: JSON can also write half a surrogate pair."""
     if not isinstance(value, str):
         raise Mismatch(f"{where} is not a string")
+    if _HALF_PAIR.search(value):
+        raise Mismatch(f"{where} holds half a surrogate pair")
 
 
 def boolean(value: Any, where: str) -> None:

@@ -53,7 +53,7 @@ class ChatTemplate:
         self._tokens = dict(tokens)
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
             raise Unsupported(f"the target's chat template is not valid: {_one_line(error)}") from None
 
     def render(self, messages: Sequence[Mapping[str, str]], **variables: Any) -> str:
@@ -70,8 +70,8 @@ class ChatTemplate:
                 add_generation_prompt=True,
                 **{**self._tokens, **variables},
             )
-        except (jinja2.TemplateError, TypeError) as error:
-            raise Usage(f"the target's chat template refuses the turns: {_one_line(error)}") from None
+        except Exception as error:  # a program of its own: it may divide by zero, recurse or count too far
+            raise Usage(f"the target's chat template refuses the turns: {_one_line(error)}") from error
 
 
 def _one_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import Missing, Unsupported
+from harness.errors import HarnessError, Missing, Unsupported, Usage
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -31,7 +31,10 @@ class Text:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` and nothing around it; special tokens written out in it become their ids."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        except TypeError:  # what the library says of half a surrogate pair
+            raise Usage("the prompt is not text: it holds half a surrogate pair") from None
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -106,12 +109,15 @@ def load_text(path: Path) -> Text:
         from harness.vocabulary import from_folder, from_gguf
     except ImportError as error:
         raise Missing(f"the package '{error.name}' is not installed here", "pip install specpilot") from None
-    if path.is_dir():
-        vocabulary = from_folder(path)
-    elif path.is_file():
-        vocabulary = from_gguf(path)
-    else:
+    if not (path.is_dir() or path.is_file()):
         raise Missing(f"no model at '{path}'", "the target is a Hugging Face folder or a GGUF file")
+    try:
+        vocabulary = from_folder(path) if path.is_dir() else from_gguf(path)
+    except HarnessError:
+        raise
+    except Exception as error:  # whatever a damaged file holds where a name, a list or a number belongs
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise Unsupported(f"the tokenizer of '{path}' cannot be read: {what}") from error
     vocabulary.tokenizer.no_padding()
     vocabulary.tokenizer.no_truncation()
     source = vocabulary.template

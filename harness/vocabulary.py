@@ -59,7 +59,7 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unsupported(f"'{path}' is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise Unsupported(f"'{path}' is not a JSON object")
@@ -101,7 +101,10 @@ def _folder_stop_ids(folder: Path, tokenizer: Tokenizer, tokens: Mapping[str, st
     for name in ("generation_config.json", "config.json"):
         ids = _json(folder / name).get("eos_token_id")
         if ids is not None:
-            return tuple(sorted({ids} if isinstance(ids, int) else set(ids)))
+            listed = ids if isinstance(ids, list) else [ids]
+            if any(type(each) is not int or each < 0 for each in listed):
+                raise Unsupported(f"'eos_token_id' of '{folder / name}' is not a token id or a list of them")
+            return tuple(sorted(set(listed)))
     end = tokenizer.token_to_id(tokens["eos_token"]) if "eos_token" in tokens else None
     return () if end is None else (end,)
 
@@ -170,12 +173,21 @@ def _gguf_fields(path: Path) -> dict[str, Any]:
         from gguf import GGUFReader
     except ImportError:
         raise Missing("the package 'gguf' is not installed here", "pip install gguf") from None
-    try:
-        fields = GGUFReader(path).fields
-    except (ValueError, IndexError, KeyError) as error:
-        raise Unsupported(f"'{path}' is not a GGUF file that can be read: {error}") from None
+
+    class Reader(GGUFReader):  # type: ignore[misc] # the library has no types
+        """Stops at the end of the file: the library counts on through any length that a damaged file states."""
+
+        def _get(self, offset: int, *arguments: Any, **words: Any) -> Any:
+            if offset >= len(self.data):
+                raise ValueError("it ends within its metadata")
+            return super()._get(offset, *arguments, **words)
+
     prefix = "tokenizer."
-    return {name.removeprefix(prefix): field.contents() for name, field in fields.items() if name.startswith(prefix)}
+    try:
+        fields = Reader(path).fields.items()
+        return {name.removeprefix(prefix): field.contents() for name, field in fields if name.startswith(prefix)}
+    except Exception as error:  # the reader indexes into a memory map and raises whatever numpy raises
+        raise Unsupported(f"'{path}' is not a GGUF file that can be read: {error}") from error
 
 
 def _byte_level(names: list[str], merges: list[str], cut: _Cut) -> Tokenizer:

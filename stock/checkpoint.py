@@ -40,6 +40,10 @@ _GGUF_LAYER_NAMES = {
 }
 
 
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
 class Checkpoint(ABC):
     """Tensors by name, read when asked for."""
 
@@ -51,7 +55,8 @@ class Checkpoint(ABC):
         return name in self._names
 
     def read(self, name: str, shape: tuple[int, ...] | None = None, *, floating: bool = True) -> Tensor:
-        """The tensor `name` on the CPU; EngineError `bad_model` if it is missing, unreadable, or not of that shape.
+        """The tensor `name` on the CPU; EngineError `bad_model` if it is missing, unreadable, not of that shape,
+        or holds NaN or infinity.
 
         floating: whether it holds floating-point numbers, or integers.
         """
@@ -63,10 +68,12 @@ class Checkpoint(ABC):
             raise
         except Exception as error:  # safetensors and gguf raise their own and numpy's errors on damaged files
             raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' cannot be read: {error}") from error
-        if tensor.is_floating_point() != floating:
+        if tensor.dtype not in (_FLOATS if floating else _INTEGERS):
             raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' holds {tensor.dtype}")
         if shape is not None and tuple(tensor.shape) != shape:
             raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' is {tuple(tensor.shape)}, not {shape}")
+        if floating and tensor.numel() and not _is_finite(tensor):
+            raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' holds what is not a finite number")
         return tensor
 
     @abstractmethod
@@ -89,7 +96,10 @@ class SafetensorsCheckpoint(Checkpoint):
             except (SafetensorError, OSError) as error:
                 raise EngineError("bad_model", f"'{file}' cannot be read: {error}") from error
             self._files[file] = handle
-            names.update(dict.fromkeys(handle.keys(), file))
+            for name in handle.keys():  # noqa: SIM118 - it is no mapping
+                if name in names:
+                    raise EngineError("bad_model", f"tensor '{name}' stands in '{names[name]}' and in '{file}'")
+                names[name] = file
         super().__init__(path, names)
 
     def model_config(self) -> ModelConfig:
@@ -108,6 +118,9 @@ class SafetensorsCheckpoint(Checkpoint):
             names = Fields(read_json(index), f"'{index}'").table("weight_map").values.values()
             if not names or not all(isinstance(name, str) for name in names):
                 raise EngineError("bad_model", f"'{index}' names no files")
+            for name in names:
+                if Path(name).name != name or not name.endswith(".safetensors"):
+                    raise EngineError("bad_model", f"'{index}' names '{name}', which is no file of the folder")
             return [path / name for name in sorted(set(names))]
         files = sorted(path.glob("*.safetensors"))
         if not files:
@@ -119,10 +132,8 @@ class GgufCheckpoint(Checkpoint):
     """A GGUF file.  Quantised blocks are dequantised to float32; the engine's dtype rounds them once."""
 
     def __init__(self, path: Path) -> None:
-        import gguf
-
         try:
-            reader = gguf.GGUFReader(path)
+            reader = _reader(path)
             self.fields = {name: _contents(field) for name, field in reader.fields.items() if _is_plain(name)}
         except Exception as error:  # the reader indexes into a memory map and raises whatever numpy raises
             raise EngineError("bad_model", f"'{path}' is not a readable GGUF file: {error}") from error
@@ -135,7 +146,10 @@ class GgufCheckpoint(Checkpoint):
         shapes = {name: tuple(int(size) for size in reversed(t.shape)) for name, t in self._tensors.items()}
         config = from_gguf(self.fields, shapes)
         if "rope_freqs.weight" in self._tensors:
-            factors = self._dequantised("rope_freqs.weight").tolist()
+            try:
+                factors = self._dequantised("rope_freqs.weight").flatten().tolist()
+            except Exception as error:  # as in `read`
+                raise EngineError("bad_model", f"'rope_freqs.weight' cannot be read: {error}") from error
             config = replace(config, rope=config.rope.with_factors(factors))
         return config
 
@@ -169,12 +183,34 @@ def open_checkpoint(path: Path) -> SafetensorsCheckpoint | GgufCheckpoint:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; EngineError `bad_model` if it is missing or no object."""
     try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise EngineError("bad_model", f"'{path}' cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise EngineError("bad_model", f"'{path}' holds no JSON object")
     return value
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no entry is NaN or infinite: both show in the extremes, which need no second tensor."""
+    lowest, highest = tensor.aminmax()
+    return bool((lowest > -torch.inf) & (highest < torch.inf))
+
+
+def _reader(path: Path) -> Any:
+    """A reader of a GGUF file that stops at the file's end.
+
+    The library's own gives empty arrays behind it, and so counts through any length that a damaged file states.
+    """
+    import gguf
+
+    class Reader(gguf.GGUFReader):
+        def _get(self, offset: int, *arguments: Any, **words: Any) -> Any:
+            if offset >= len(self.data):
+                raise ValueError("it ends within its metadata")
+            return super()._get(offset, *arguments, **words)
+
+    return Reader(path)
 
 
 def _is_plain(name: str) -> bool:
@@ -190,7 +226,7 @@ def _contents(field: Any) -> Any:
 def _hugging_face_name(name: str) -> str | None:
     stem, _, kind = name.rpartition(".")
     if stem.startswith("blk."):
-        _, layer, part = stem.split(".", 2)
+        layer, _, part = stem.removeprefix("blk.").partition(".")
         return f"model.layers.{layer}.{_GGUF_LAYER_NAMES[part]}.{kind}" if part in _GGUF_LAYER_NAMES else None
     return f"{_GGUF_NAMES[stem]}.{kind}" if stem in _GGUF_NAMES else None
 

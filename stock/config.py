@@ -81,8 +81,8 @@ def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]
     fields = Fields(metadata, "the GGUF file", f"{family}.")
     if fields.get("expert_count"):
         raise EngineError("bad_model", "mixture-of-experts checkpoints are not supported")
-    if "token_embd.weight" not in tensors:
-        raise EngineError("bad_model", "the GGUF file has no tensor 'token_embd.weight'")
+    if len(tensors.get("token_embd.weight", ())) != 2:
+        raise EngineError("bad_model", "the GGUF file has no matrix 'token_embd.weight'")
     heads, hidden = fields.count("attention.head_count"), fields.count("embedding_length")
     head_dim = fields.count("attention.key_length", max(hidden // heads, 1))
     kv_heads = fields.count("attention.head_count_kv", heads)

@@ -70,7 +70,10 @@ class DrafterConfig:
         """Reads the published keys; EngineError `bad_model` names what is missing or not supported."""
         inner = Fields(config, "the drafter's config.json").table("dflash_config").values
         fields = Fields({**config, **inner}, "the drafter's config.json")
-        if "DFlash2DraftModel" in fields.get("architectures", []) or fields.get("attention_sink_bias"):
+        names = fields.get("architectures", [])
+        if not isinstance(names, list):
+            raise fields.wrong("architectures", "a list")
+        if "DFlash2DraftModel" in names or fields.get("attention_sink_bias"):
             raise EngineError("bad_model", "DFlash 2 drafters and attention sinks are not supported")
         refuse(fields)
         if fields.get("attention_bias"):
@@ -98,7 +101,7 @@ class DrafterConfig:
             block=fields.count("block_size"),
             mask_id=masks[0],
             taps=taps,
-            shifted=_shifted(config, inner, alignment),
+            shifted=_shifted(fields, config, inner, alignment),
             windows=windows,
             causal=causal,
             vocabulary=fields.count("vocab_size"),
@@ -282,13 +285,15 @@ def _check(config: DrafterConfig, target: Target) -> None:
         raise EngineError("bad_model", f"the drafter's mask id {config.mask_id} is outside its {config.vocabulary} ids")
     if config.hidden != target.tap_width:
         raise EngineError("bad_model", f"the drafter's hidden size is {config.hidden}, the target's {target.tap_width}")
+    if config.block > KERNEL_ROWS:
+        raise EngineError("bad_model", f"a draft block of {config.block} has more than {KERNEL_ROWS} rows")
     if config.depths < 1:
         raise EngineError("bad_model", f"a draft block of {config.block} proposes nothing")
     if any(window is not None and window < config.block for window in config.windows):
         raise EngineError("bad_model", f"sliding_window is shorter than the draft block of {config.block}")
 
 
-def _shifted(config: Mapping[str, Any], inner: Mapping[str, Any], alignment: str) -> bool:
+def _shifted(fields: Fields, config: Mapping[str, Any], inner: Mapping[str, Any], alignment: str) -> bool:
     """Which token a row predicts.
 
     `sample_from_anchor` says so.  Without it, files that keep their keys in `dflash_config` predict the token at a
@@ -296,10 +301,7 @@ def _shifted(config: Mapping[str, Any], inner: Mapping[str, Any], alignment: str
     """
     if alignment != "auto":
         return alignment == "next"
-    explicit = inner.get("sample_from_anchor", config.get("sample_from_anchor"))
-    if explicit is not None:
-        return bool(explicit)
-    return not inner and "target_layer_ids" in config
+    return fields.flag("sample_from_anchor", not inner and "target_layer_ids" in config)
 
 
 def _layer_kinds(fields: Fields, layers: int) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:

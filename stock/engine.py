@@ -86,6 +86,7 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[Progress]:
         """One prefill, or one exact pass over the scheduled requests."""
+        self.times.start()
         requests = self.system.schedule(self.requests)
         for request in requests:
             if request.context is None:
@@ -99,8 +100,7 @@ class Engine:
         with self.times.phase("accept"):
             wanted = [request.wanted for request in requests]
             outcomes = self.phases.run(("accept", variant), self._accept, trees, verified, contexts, wanted)
-        with self.times.phase("host"):
-            progress = [self._progress(request, outcome) for request, outcome in zip(requests, outcomes, strict=True)]
+        progress = [self._progress(request, outcome) for request, outcome in zip(requests, outcomes, strict=True)]
         if self.on_step is not None:
             self.on_step(progress, lattices, trees, outcomes, self.times.take())
         return progress
@@ -230,10 +230,11 @@ class Engine:
 
     def _capture(self, variant: object, context: Context, wanted: Wanted) -> None:
         """Captures a step's phases for a context, on a short sequence that is then forgotten."""
-        self._reset(context)
-        self._run_prompt(torch.zeros(2, dtype=torch.int64, device=self.system.device), context)
-        context.anchor.zero_()
+        prompt = torch.zeros(min(2, self.system.context), dtype=torch.int64, device=self.system.device)
         for run in (_eagerly, _eagerly, self.phases.capture):
+            self._reset(context)  # each run accepts some rows, and a short context has no room for three
+            self._run_prompt(prompt, context)
+            context.anchor.zero_()
             _, trees = run(("draft", variant), self._draft, [context])
             verified = run(("verify", variant), self._verify, trees, [context])
             run(("accept", variant), self._accept, trees, verified, [context], [wanted])

@@ -1,5 +1,6 @@
 """Values of a model's description by key and type, so that a wrong one is named before anything is computed."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,16 +29,16 @@ class Fields:
         return default if value is None else value
 
     def count(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 1; needed unless there is a default."""
+        """A whole number from 1 to 2^53; needed unless there is a default."""
         value = self._need(key, default)
-        if type(value) is not int or value < 1:
-            raise self.wrong(key, "a whole number of at least 1")
+        if type(value) is not int or not 1 <= value <= 1 << 53:
+            raise self.wrong(key, "a whole number from 1 to 2^53")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number above 0; needed unless there is a default."""
         value = self._need(key, default)
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
+        if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
             raise self.wrong(key, "a number above 0")
         return float(value)
 

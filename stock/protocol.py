@@ -8,6 +8,8 @@ from stock.errors import EngineError
 __all__ = ["MAX_LINE_BYTES", "name_of", "parse"]
 
 MAX_LINE_BYTES = 16 << 20
+MAX_ID_CHARACTERS = 1024  # an id comes back in every reply, which must fit a line too
+_MAX_DIGITS = 100
 
 _LOAD = {
     "target": dict,
@@ -56,7 +58,7 @@ def parse(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_LINE_BYTES:
         raise EngineError("malformed", f"a line is over {MAX_LINE_BYTES} bytes")
     try:
-        value = json.loads(line)
+        value = _loads(line)
     except (ValueError, RecursionError) as error:
         raise EngineError("malformed", f"a line is not JSON: {error}") from error
     if not isinstance(value, dict) or value.get("v") is True or value.get("v") != 1 or type(value.get("op")) is not str:
@@ -72,6 +74,8 @@ def parse(line: bytes) -> dict[str, Any]:
     for name in _IDS & fields.keys():
         if any(type(token) is not int for token in fields[name]):
             raise EngineError("malformed", f"{operation}'s {name} are not all integers")
+    if len(fields.get("id", "")) > MAX_ID_CHARACTERS:
+        raise EngineError("malformed", f"{operation}'s id has over {MAX_ID_CHARACTERS} characters")
     for name, allowed in _CHOICES.items():
         if name in fields and fields[name] not in allowed:
             raise EngineError("malformed", f"{name} is '{fields[name]}', not one of {', '.join(allowed)}")
@@ -81,10 +85,35 @@ def parse(line: bytes) -> dict[str, Any]:
 def name_of(line: bytes) -> str | None:
     """The id of a line that could not be handled, if it has one."""
     try:
-        value = json.loads(line)
-        return value["id"] if isinstance(value["id"], str) else None
+        value = json.loads(line.decode("utf-8"))
+        name = value["id"]
+        return name if isinstance(name, str) and len(name) <= MAX_ID_CHARACTERS else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _loads(line: bytes) -> Any:
+    """One JSON value, strictly: UTF-8, no key twice, no NaN, and no number that only a program could have made."""
+    return json.loads(
+        line.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_integer
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key stands twice")
+    return value
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a number")
+
+
+def _bounded_integer(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number has over {_MAX_DIGITS} digits")
+    return int(digits)
 
 
 def _check_fields(what: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:

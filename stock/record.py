@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,56 @@ if TYPE_CHECKING:
 
 __all__ = ["StepRecorder", "StepTimes"]
 
-_PHASES = ("draft", "verify", "accept", "host")
+_DEVICE_PHASES = ("draft", "verify", "accept")
+
+
+class _HostMark:
+    """A moment on the host's clock."""
+
+    def __init__(self) -> None:
+        self.at_s = time.perf_counter()
+
+    def us_until(self, later: "_HostMark") -> float:
+        return 1e6 * (later.at_s - self.at_s)
+
+
+class _DeviceMark:
+    """A moment in the order of the device's work."""
+
+    def __init__(self) -> None:
+        self.event = torch.cuda.Event(enable_timing=True)
+        self.event.record()
+
+    def us_until(self, later: "_DeviceMark") -> float:
+        later.event.synchronize()
+        return 1e3 * float(self.event.elapsed_time(later.event))
 
 
 class StepTimes:
     """Times of a step's phases in microseconds; free of cost while it is off.
 
-    On a GPU the phases before `host` are timed by events between them, and `host` is the rest of the step.
+    `draft`, `verify` and `accept` are the time between two marks: the device's own on a GPU, the host's on a CPU.
+    `host` is what the step's wall clock holds beside them, from `start` to `take`, so that the phases sum to the step;
+    waiting for the device is not counted twice.  `mark` and `clock_s` are for tests.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.cuda = device.type == "cuda"
+    def __init__(
+        self,
+        device: torch.device,
+        mark: Callable[[], Any] | None = None,
+        clock_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.on = False
+        self._mark: Callable[[], Any] = mark or (_DeviceMark if device.type == "cuda" else _HostMark)
+        self._clock_s = clock_s
+        self._started_s = 0.0
         self._marks: list[tuple[str, Any, Any]] = []
+
+    def start(self) -> None:
+        """A step begins; nothing of the device's earlier work may be pending."""
+        if self.on:
+            self._marks.clear()
+            self._started_s = self._clock_s()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -36,28 +73,18 @@ class StepTimes:
         if not self.on:
             yield
             return
-        begin = self._mark(name)
+        begin = self._mark()
         yield
-        self._marks.append((name, begin, self._mark(name)))
+        self._marks.append((name, begin, self._mark()))
 
     def take(self) -> dict[str, float]:
-        """`<phase>_us` of the last step."""
-        times = {name: self._elapsed_us(name, begin, end) for name, begin, end in self._marks}
+        """`<phase>_us` of the step that ends here, when what the device was asked for has been read."""
+        wall_us = 1e6 * (self._clock_s() - self._started_s)
+        times = dict.fromkeys(_DEVICE_PHASES, 0.0) | {name: begin.us_until(end) for name, begin, end in self._marks}
         self._marks.clear()
-        return {f"{name}_us": times.get(name, 0.0) for name in _PHASES}
-
-    def _mark(self, name: str) -> Any:
-        if not self.cuda or name == "host":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def _elapsed_us(self, name: str, begin: Any, end: Any) -> float:
-        if not self.cuda or name == "host":
-            return 1e6 * float(end - begin)
-        end.synchronize()
-        return 1e3 * float(begin.elapsed_time(end))
+        # Two clocks: on a step without any work of the host the difference could fall below zero by their resolution.
+        times["host"] = max(0.0, wall_us - sum(times.values()))
+        return {f"{name}_us": value for name, value in times.items()}
 
 
 class StepRecorder:

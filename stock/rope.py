@@ -71,15 +71,26 @@ class Rope:
 
     def with_factors(self, factors: list[float]) -> "Rope":
         """The embedding whose i-th frequency is divided by factors[i]; EngineError unless head_dim / 2 are given."""
+        if not all(0 < factor < math.inf for factor in factors):
+            raise EngineError("bad_model", "a rope factor is not a number above 0")
         if len(factors) != self.head_dim // 2:
             raise EngineError("bad_model", f"{len(factors)} rope factors for {self.head_dim // 2} frequencies")
         return Rope(self.head_dim, self.theta, "factors", {"factors": factors})
 
     def table(self, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """cos and sin, float32 [positions, head_dim / 2], amplitude included."""
-        frequencies, amplitude = self._frequencies()
+        """cos and sin, float32 [positions, head_dim / 2], amplitude included.
+
+        EngineError `bad_model` where the parameters give no finite numbers.
+        """
+        try:
+            frequencies, amplitude = self._frequencies()
+        except (ArithmeticError, ValueError) as error:
+            raise EngineError("bad_model", f"rope scaling '{self.kind}' cannot be computed: {error}") from error
         angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies[None]
-        return (angles.cos() * amplitude).to(device), (angles.sin() * amplitude).to(device)
+        cos, sin = angles.cos() * amplitude, angles.sin() * amplitude
+        if not bool(cos.isfinite().all()):
+            raise EngineError("bad_model", f"rope scaling '{self.kind}' with theta {self.theta:g} gives no numbers")
+        return cos.to(device), sin.to(device)
 
     def _frequencies(self) -> tuple[Tensor, float]:
         scaling = self.scaling or {}

@@ -15,12 +15,13 @@ from stock.errors import EngineError
 __all__ = ["check_widen", "jittered", "widened"]
 
 _CHUNK_ELEMENTS = 1 << 24
+_MOST = 1 << 16
 
 
 def check_widen(factor: int) -> None:
-    """EngineError `bad_model` unless the factor is a power of two."""
-    if factor < 1 or factor & (factor - 1):
-        raise EngineError("bad_model", f"the widening factor must be a power of two, got {factor}")
+    """EngineError `bad_model` unless the factor is a power of two that a machine could hold."""
+    if not 1 <= factor <= _MOST or factor & (factor - 1):
+        raise EngineError("bad_model", f"the widening factor must be a power of two up to {_MOST}, got {factor}")
 
 
 def widened(weight: Tensor, factor: int, *, rows: bool, columns: bool) -> Tensor:

@@ -11,12 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import stock
 from stock.errors import EngineError
 from stock.protocol import MAX_LINE_BYTES, name_of, parse
+
+MAX_MESSAGE_CHARACTERS = 500
 
 
 class Shutdown(Exception):
@@ -59,7 +62,10 @@ class Worker:
             view = view[self.out.write(view) :]
 
     def _error(self, name: str | None, code: str, message: str) -> None:
-        self.send("error", id=name, code=code, message=" ".join(message.split()))
+        line = " ".join(message.split())
+        if len(line) > MAX_MESSAGE_CHARACTERS:  # it may quote a whole file
+            line = line[: MAX_MESSAGE_CHARACTERS - 4] + " ..."
+        self.send("error", id=name, code=code, message=line)
 
     def _read(self) -> None:
         try:
@@ -121,18 +127,25 @@ class Worker:
         """Lets the request go whose step failed, so that the fault is not met again."""
         if self.engine is None or not self.engine.requests:
             return None
-        request = self.engine.requests[0]
-        self.engine.close(request)
+        return self._drop(self.engine.requests[0])
+
+    def _drop(self, request: Any) -> str:
+        if request in self.engine.requests:
+            self.engine.close(request)
         name: str = request.id
         return name
 
     def _step(self) -> None:
         for progress in self.engine.step():
-            request = progress.request
-            extra = {} if progress.logprobs is None else {"logprobs": progress.logprobs}
-            self.send("tokens", id=request.id, ids=progress.ids, **extra)
-            if progress.reason is not None:
-                self._done(request, progress.reason)
+            self._guarded(partial(self._drop, progress.request), partial(self._tell, progress))
+
+    def _tell(self, progress: Any) -> None:
+        """Sends what a pass gave one request."""
+        request = progress.request
+        extra = {} if progress.logprobs is None else {"logprobs": progress.logprobs}
+        self.send("tokens", id=request.id, ids=progress.ids, **extra)
+        if progress.reason is not None:
+            self._done(request, progress.reason)
 
     def _done(self, request: Any, reason: str) -> None:
         usage = {

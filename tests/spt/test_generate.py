@@ -93,6 +93,29 @@ def test_json(project):
     assert shown["system"]["options"]["prefill_ms"] == "20"
 
 
+def test_prompt_that_is_no_text(project):
+    """A prompt in another encoding is the user's mistake, and nothing is started for it."""
+    status, out, err = spt(project(), "caf\udce9")
+
+    assert (status, out) == (2, "")
+    assert err.splitlines()[0] == "error: PROMPT is not valid UTF-8"
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_full_disk(project, more):
+    """An answer that cannot be written is an error of one line."""
+    folder = project()
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
+    command = [sys.executable, "-P", "-s", "-m", "spt", "generate", "Hi", "--max-tokens", "3", *more]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert done.returncode == 1
+    assert done.stderr == "error: the answer cannot be written: No space left on device\n"
+
+
 def test_exported_system_is_the_shipped_one(project):
     """The tree id of `stock` is git's own for the files that ship."""
     _, out, _ = spt(project(), "Hi", "--max-tokens", "1", "--json", "--system", "stock")

@@ -140,6 +140,22 @@ def test_requires_puts_an_entry_under_the_new_one(deployment):
     assert report(deployment, "better")[0] == 0
 
 
+def test_a_requirement_that_changed_leaves_the_source_as_it_was(deployment):
+    """An entry whose requirement gets a new delta while its own stays is checked with the deltas of its source."""
+    git(deployment, "switch", "-q", "-c", "round")
+    spt("entry", "apply", "fast-linear", cwd=deployment)
+    commit = commit_files(deployment, {"stock/linear/other.py": "other = 1\n"}, "another")
+    assert new(deployment, "another", commit, extra=["--requires", "fast-linear"]).code == 0
+    git(deployment, "switch", "-q", "main")
+    before = report(deployment, "another")[1]
+    edit_and_write_back(deployment, "fast-linear", {"checks/fast-linear/more.py": "1\n"})
+    assert spt("entry", "refresh", "--all", cwd=deployment).code == 0
+    code, found = report(deployment, "another")
+
+    assert (code, found["source"]["answer"], found["recompose"]["answer"]) == (0, "ok", "ok")
+    assert before["source"]["answer"] == "ok"
+
+
 def test_a_whole_card_can_be_given(deployment, system):
     """--yaml records a card as it is written; one that lies about options is refused."""
     write(

@@ -63,7 +63,9 @@ def write_gguf(
     writer.add_float32(f"{family}.rope.freq_base", config["rope_theta"])
     writer.add_uint32("tokenizer.ggml.eos_token_id", config["eos_token_id"])
     for key, value in (fields or {}).items():
-        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}[
+            type(value)
+        ]
         add(key, value)
     for name, tensor in weights.items():
         data = interleaved(config, name, tensor).numpy()

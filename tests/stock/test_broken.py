@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -27,6 +28,7 @@ JSON_VALUES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-3, 70),
+    st.sampled_from([2**31 - 1, 10**30, 10**400, 5e-324, 1e300]),
     st.floats(allow_nan=False, width=32),
     st.sampled_from(["", "64", "full_attention", "yarn"]),
     st.lists(st.integers(-1, 5), max_size=3),
@@ -145,6 +147,73 @@ def test_config_with_any_value(key, value, tmp_path_factory):
         shutil.rmtree(folder)
 
 
+SCALING = {
+    "rope_theta": 10000.0,
+    "factor": 2.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = ["beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"]
+
+
+@given(
+    kind=st.sampled_from(["linear", "llama3", "yarn"]),
+    key=st.sampled_from([*SCALING, *YARN]),
+    value=st.one_of(JSON_VALUES, st.sampled_from([1, 0.1, 1e-30])),
+)
+@examples(max_examples=150)
+def test_scaling_with_any_value(kind, key, value, tmp_path_factory):
+    """Whatever stands in a RoPE scaling, loading gives finite tables or `bad_model`."""
+    folder = tmp_path_factory.mktemp("rope")
+    config = {**target_config("llama"), "rope_scaling": {"rope_type": kind, **SCALING, key: value}}
+    write_target(folder, config)
+    try:
+        answer = decode(load(folder, context=8), [3, 4], 2, ignore_eos=True)
+    except EngineError as error:
+        assert error.code in ("bad_model", "bad_request")
+    else:
+        assert np.isfinite(answer.logits).all()
+    finally:
+        shutil.rmtree(folder)
+
+
+DRAFTER_KEYS = [*drafter_config(target_config("llama")), "layer_types", "sliding_window", "use_swa", "is_causal"]
+INNER_KEYS = ["mask_token_id", "target_layer_ids", "block_size", "causal", "sample_from_anchor", "output_multiplier"]
+
+
+@given(inner=st.booleans(), data=st.data(), value=st.one_of(JSON_VALUES, st.sampled_from([256, 257, 5000])))
+@examples(max_examples=150)
+def test_drafter_config_with_any_value(inner, data, value, tmp_path_factory):
+    """Whatever stands in a drafter's config.json, it drafts to the end of the context or is `bad_model`."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    target = target_config("llama")
+    config = drafter_config(target)
+    key = data.draw(st.sampled_from(INNER_KEYS if inner else DRAFTER_KEYS))
+    changed = {"dflash_config": {**config["dflash_config"], key: value}} if inner else {key: value}
+    write_drafter(folder / "drafter", {**config, **changed}, drafter_weights(config))
+    try:
+        engine = load(write_target(folder / "target", target), folder / "drafter", context=8)
+    except EngineError as error:
+        assert error.code == "bad_model"
+    else:
+        assert len(decode(engine, [3, 4], 6, ignore_eos=True).ids) == 6
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": ' * 5_000, '{"a": ' + "1" * 5_000 + "}", "\ufeff{}"])
+def test_json_that_no_reader_takes(text, folder):
+    """Nesting without an end, a number of 5,000 digits, a byte order mark: of the config, the index, the drafter."""
+    drafter = write_drafter(folder / "drafter", drafter_config(target_config("qwen3")))
+    index = folder / "model.safetensors.index.json"
+    for path in (drafter / "config.json", index, folder / "config.json"):
+        path.write_text(text, encoding="utf-8")
+        assert path.name in refused(folder, drafter)
+        if path == index:
+            path.unlink()
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -193,6 +262,43 @@ def test_shards(folder):
         assert "index.json" in refused(folder)
 
 
+def test_index_stays_in_its_folder(folder):
+    """An index names files of its own folder: a path leads to weights that nobody digests."""
+    shutil.copy(folder / "model.safetensors", folder.parent / "other.safetensors")
+    for file in ("../other.safetensors", str(folder.parent / "other.safetensors"), "", "..", "a/../model.safetensors"):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": file}}))
+        assert "no file of the folder" in refused(folder)
+
+
+def test_tensor_that_stands_twice(folder):
+    """Two files with one tensor: which of them is meant is not for the engine to guess."""
+    save_file({"lm_head.weight": torch.zeros(64, 32)}, folder / "a.safetensors")
+    message = refused(folder)
+    assert "lm_head.weight" in message
+    assert "a.safetensors" in message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weight_that_is_no_number(value, folder, tmp_path):
+    """One NaN or infinity in target or drafter is refused by the tensor's name: every token after it would be wrong."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        weight = torch.zeros(48, 32, dtype=dtype)
+        weight[47, 31] = value
+        change_weights(folder, **{"model.layers.1.mlp.up_proj.weight": weight})
+        assert "layers.1.mlp.up_proj.weight" in refused(folder)
+    target = target_config("llama")
+    drafter = write_drafter(tmp_path / "drafter", drafter_config(target))
+    change_weights(drafter, **{"hidden_norm.weight": torch.full((32,), value)})
+    assert "hidden_norm.weight" in refused(write_target(tmp_path / "llama", target), drafter)
+
+
+def test_weights_in_eight_bits_without_scales(folder):
+    """Float8 means nothing without the scales that a quantised checkpoint keeps beside it."""
+    name = "model.layers.0.mlp.up_proj.weight"
+    change_weights(folder, **{name: torch.ones(48, 32).to(torch.float8_e4m3fn)})
+    assert "float8" in refused(folder)
+
+
 @pytest.mark.parametrize("kept", [0, 4, 100, 0.5, 0.999])
 def test_truncated_safetensors(kept, folder):
     """A file that was cut in its header or in its data."""
@@ -210,6 +316,35 @@ def test_truncated_gguf(kept, tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[: kept if kept >= 1 else int(len(data) * kept)])
     assert "model.gguf" in refused(path)
+
+
+@pytest.mark.parametrize("name", ["blk.0.weight", "blk..weight", "blk.", "blk.0", "blk.x.attn_q.weight", "", "."])
+def test_gguf_tensor_of_another_name(name, tmp_path):
+    """A tensor that the engine has no name for is left alone."""
+    config = target_config("llama")
+    more = {name: torch.ones(2, 2).numpy()}
+    load(write_gguf(tmp_path / "model.gguf", config, target_weights(config), extra=more), context=8)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_gguf_frequency_factors_that_are_no_numbers(factor, tmp_path):
+    """A factor that frequencies cannot be divided by is refused."""
+    config = target_config("llama")
+    factors = {"rope_freqs.weight": torch.full((4,), factor).numpy()}
+    path = write_gguf(tmp_path / "model.gguf", config, target_weights(config), extra=factors)
+    assert "rope factor" in refused(path)
+
+
+def test_gguf_list_that_is_longer_than_the_file(tmp_path):
+    """A length that lies is found at the end of the file, not after 2^50 items that are not there."""
+    config = target_config("llama")
+    path = write_gguf(tmp_path / "model.gguf", config, target_weights(config), fields={"llama.marks": [7, 7, 7]})
+    data = bytearray(path.read_bytes())
+    at = data.index(b"llama.marks") + len(b"llama.marks") + 8  # behind the types of the list and of its items
+    assert struct.unpack_from("<Q", data, at) == (3,)
+    struct.pack_into("<Q", data, at, 1 << 50)
+    path.write_bytes(data)
+    assert "ends" in refused(path)
 
 
 @given(at=st.integers(0, 1500), byte=st.integers(0, 255))
@@ -260,6 +395,9 @@ DRAFTER_MISFITS = {
     "mask out of range": ({"dflash_config": {"mask_token_id": 64, "target_layer_ids": [0, 1]}}, "mask id 64"),
     "vocabulary": ({"vocab_size": 65}, "65"),
     "hidden size": ({"hidden_size": 16}, "16"),
+    "block beyond a pass": ({"block_size": 257}, "block of 257"),
+    "architectures of another type": ({"architectures": 7}, "architectures"),
+    "alignment of another type": ({"sample_from_anchor": "no"}, "sample_from_anchor"),
     "block of one": ({"block_size": 1}, "block"),
     "no block": ({"block_size": None}, "block_size"),
     "layers that are not there": ({"num_hidden_layers": 3}, "layers.2"),
@@ -332,9 +470,9 @@ def test_drafter_with_a_bad_head(head, offsets, words, tmp_path):
     assert words in refused(write_target(tmp_path / "target", target), folder)
 
 
-@pytest.mark.parametrize("factor", [0, 3, 6, -2])
+@pytest.mark.parametrize("factor", [0, 3, 6, -2, 2**17, 2**50, 2**300])
 def test_widening_by_no_power_of_two(factor, folder):
-    """Only powers of two divide exactly."""
+    """Only powers of two divide exactly, and a factor beyond any machine is a mistake."""
     assert "power of two" in refused(folder, widen=factor)
 
 

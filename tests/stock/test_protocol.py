@@ -137,6 +137,10 @@ def test_closed_choices(field):
         b"\x00",
         b"[" * 100_000,
         b'{"v": ' + b"9" * 5000 + b', "op": "stats"}',
+        b'{"v": 1, "op": "stats", "v": 1}',
+        b'\xef\xbb\xbf{"v": 1, "op": "stats"}',
+        b'{"v": 1, "op": "cancel", "id": "\xed\xa0\x80"}',
+        '{"v": 1, "op": "stats"}'.encode("utf-16"),
     ],
 )
 def test_no_request(line):
@@ -151,11 +155,11 @@ def test_unknown_operation():
 
 def test_longest_line():
     """A line of 16 MiB with its newline is read, one byte more is malformed and says so."""
-    frame = len(json.dumps(line_of("cancel", {"id": ""}))) + 1
-    line = json.dumps(line_of("cancel", {"id": "x" * (MAX_LINE_BYTES - frame)})).encode() + b"\n"
+    frame = len(json.dumps(line_of("record", {"on": True, "file": ""}))) + 1
+    line = json.dumps(line_of("record", {"on": True, "file": "x" * (MAX_LINE_BYTES - frame)})).encode() + b"\n"
 
     assert len(line) == MAX_LINE_BYTES
-    assert len(parse(line)["id"]) == MAX_LINE_BYTES - frame
+    assert len(parse(line)["file"]) == MAX_LINE_BYTES - frame
     with pytest.raises(EngineError, match="over 16777216 bytes"):
         parse(b" " + line)
 
@@ -181,6 +185,7 @@ def test_any_json(value):
         (b"3", None),
         (b"{", None),
         (b"\xff", None),
+        (b'{"id": "' + b"x" * 1025 + b'"}', None),
     ],
 )
 def test_name_of_a_bad_line(line, name):

@@ -141,11 +141,18 @@ BAD_LINES = {
     "too long": (generate(max_tokens=94), "too_long"),
     "a prompt beyond the context": (generate(prompt=[1] * 97, max_tokens=1), "too_long"),
     "beyond any number": (generate(max_tokens=10**30), "too_long"),
+    "more digits than are printed": (generate(max_tokens=int("9" * 4300)), "malformed"),
+    "a stop id of many digits": (generate(stop_ids=[int("9" * 90)]), "bad_request"),
+    "a long operation": ({"op": "x" * 1_000_000}, "unknown_op"),
+    "UTF-16": ('{"v": 1, "op": "stats"}'.encode("utf-16-le") + b"\n", "malformed"),
+    "a surrogate in UTF-8": (b'{"v": 1, "op": "cancel", "id": "\xed\xa0\x80"}\n', "malformed"),
+    "a key twice": (b'{"v": 1, "op": "stats", "op": "stats"}\n', "malformed"),
+    "NaN under a key that is not read": (b'{"v": 1, "op": "cancel", "id": NaN}\n', "malformed"),
     "temperature below 0": (generate(sampling={**GREEDY, "temperature": -1}), "bad_request"),
     "temperature too small to divide by": (generate(sampling={**GREEDY, "temperature": 1e-40}), "bad_request"),
     "temperature too large": (generate(sampling={**GREEDY, "temperature": 1e300}), "bad_request"),
-    "temperature NaN": (generate(sampling={**GREEDY, "temperature": float("nan")}), "bad_request"),
-    "temperature infinite": (generate(sampling={**GREEDY, "temperature": float("inf")}), "bad_request"),
+    "temperature NaN": (generate(sampling={**GREEDY, "temperature": float("nan")}), "malformed"),
+    "temperature infinite": (generate(sampling={**GREEDY, "temperature": float("inf")}), "malformed"),
     "top_p 0": (generate(sampling={**GREEDY, "top_p": 0}), "bad_request"),
     "top_p above 1": (generate(sampling={**GREEDY, "top_p": 1.01}), "bad_request"),
     "top_k below 0": (generate(sampling={**GREEDY, "top_k": -1}), "bad_request"),
@@ -169,7 +176,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_bad_line(name, worker):
-    """Every mistake is one error with its code, under the id of its line, and changes nothing."""
+    """Every mistake is one short error with its code, under the id of its line, and changes nothing."""
     line, code = BAD_LINES[name]
     if isinstance(line, bytes):
         worker.write(line)
@@ -179,6 +186,18 @@ def test_bad_line(name, worker):
 
     assert error_of(reply) == code
     assert reply["id"] == (line.get("id") if isinstance(line, dict) else None)
+    assert len(reply["message"]) <= 500
+
+
+@pytest.mark.parametrize("name", ["x" * 1025, "é" * 7_000_000])
+def test_id_that_is_too_long_to_be_repeated(name, worker):
+    """An id of more than 1024 characters is refused without an id, so that every reply fits a line."""
+    worker.write(json.dumps({"v": 1, "op": "cancel", "id": name}, ensure_ascii=False).encode() + b"\n")
+    reply = worker.read()
+
+    assert error_of(reply) == "malformed"
+    assert reply["id"] is None
+    assert error_of(worker.ask({"op": "cancel", "id": "x" * 1024})) == "unknown_id"
 
 
 def test_top_k_beyond_any_vocabulary(worker):
@@ -506,16 +525,20 @@ def test_fault_inside_a_step(paths):
 
 
 def test_weights_that_give_no_numbers(tmp_path):
-    """A checkpoint of NaN gives an error for its requests, and never a line that is no JSON."""
+    """Weights whose products overflow give an error for their requests, and never a line that is no JSON."""
     config = target_config("llama")
     weights = target_weights(config)
-    weights["model.norm.weight"] = torch.full((32,), float("nan"))
+    weights["model.norm.weight"] = torch.full((32,), 3e38)
+    weights["lm_head.weight"] *= 1e30
     path = write_target(tmp_path / "target", config, weights)
     with Worker() as worker:
         worker.ask(load(path))
         for sampling in (GREEDY, SAMPLED):
             worker.send(generate(logprobs=True, sampling=sampling))
             assert error_of(worker.read()) == "internal"
+        for name in "ab":
+            worker.send(generate(id=name, logprobs=True, max_tokens=1))
+        assert [worker.read()["id"] for _ in "ab"] == ["a", "b"]  # the error has the name of the request that met it
         score = {"op": "score", "id": "s", "ids": [1, 2, 3], "start": 1, "sampling": GREEDY}
         assert error_of(worker.ask(score)) == "internal"
         save_file(target_weights(config), path / "model.safetensors")

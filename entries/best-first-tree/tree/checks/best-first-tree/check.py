@@ -52,6 +52,8 @@ def check_corners() -> None:
     (bare,) = BestFirst(0, 8)([marginals])
     assert bare.token.tolist() == [7]
     assert resolve({})["select"] == "chain"
+    (whole,) = BestFirst(200, 64)([lattice(2, 5, 5, ties=False)])  # fewer ranks than asked for: all paths there are
+    assert len(whole.token) == 1 + 5 + 25
 
 
 for seed, ties in itertools.product(range(4), (False, True)):

@@ -33,8 +33,11 @@ class BestFirst:
         self.nodes, self.ranks, self.positions = nodes, width, positions
 
     def limits(self, depths: int) -> TreeLimits:
+        return self._limits(depths, self.ranks)
+
+    def _limits(self, depths: int, ranks: int) -> TreeLimits:
         depths = min(depths, self.positions) if self.positions else depths
-        nodes = min(self.nodes, _paths(self.ranks, depths, self.nodes))
+        nodes = min(self.nodes, _paths(ranks, depths, self.nodes))
         return TreeLimits(rows=nodes + 1, depth=min(depths, nodes))
 
     def __call__(self, lattices: Sequence[Lattice]) -> list[DraftTree]:
@@ -42,7 +45,8 @@ class BestFirst:
 
     def grow(self, lattice: Lattice) -> tuple[DraftTree, Tensor]:
         """The tree, its nodes in the order of their scores, and those scores: float64 [rows], log-probabilities."""
-        limits = self.limits(len(lattice.ids))
+        # A drafter with a vocabulary of its own may have fewer ids than the ranks that are asked for.
+        limits = self._limits(len(lattice.ids), min(self.ranks, lattice.ids.shape[1]))
         ids, logprobs = (part[:, : self.ranks].contiguous() for part in (lattice.ids, lattice.logprobs))
         token, parent, depth, score = grow(lattice.anchor, ids, logprobs, limits.rows, limits.depth)
         if self.ranks == 1:  # a spine: no row has to move when a path is accepted
