@@ -45,7 +45,17 @@ class Family:
     follow: Callable[[Scene], str]
 
     def turns(self, scene: Scene) -> Iterator[str]:
-        """User turns without end: openings, each with some turns that refer to it."""
+        """User turns without end: openings, each with some turns that refer to it.
+
+        No turn comes twice: a model that is asked the same again says the same again.
+        """
+        asked: set[str] = set()
+        for turn in self._turns(scene):
+            if turn not in asked:
+                asked.add(turn)
+                yield turn
+
+    def _turns(self, scene: Scene) -> Iterator[str]:
         size = scene.size_tok
         while True:
             opening = self.opening(scene)

@@ -36,12 +36,18 @@ _BRIEF = (
     "No more than two sentences.",
 )
 _LANGUAGES = ("Python", "JavaScript", "TypeScript", "Rust", "Go", "Java", "C", "C++", "Ruby", "Kotlin", "Swift", "Lua")
-_PLURALS = {"goods": "good", "foods": "food", "animals": "animal", "plants": "plant", "tools": "tool", "records": "record"}
+_PLURALS = {
+    "goods": "good",
+    "foods": "food",
+    "animals": "animal",
+    "plants": "plant",
+    "records": "record",
+}
 
 
 def price(dice: Dice, low: int = 1, high: int = 40) -> str:
     """An amount of dollars and cents."""
-    return f"${dice.between(low, high)}.{dice.pick((5, 10, 15, 20, 25, 30, 40, 45, 50, 60, 65, 70, 75, 80, 90, 95)):02d}"
+    return f"${dice.between(low, high)}.{5 * dice.between(1, 19):02d}"
 
 
 def _town(head: str, tail: str) -> str:

@@ -5,6 +5,7 @@ A final's dice also get the secret: without it nobody can draw it before its tim
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -53,7 +54,7 @@ FAMILIES = {module.FAMILY.name: module.FAMILY for module in _OPEN_MODULES}
 SEALED_FAMILIES = {module.FAMILY.name: module.FAMILY for module in (minutes, recipes, seating, settings)}
 MIXED = "mixed"
 SHORTEST_TOK, LONGEST_TOK = 15, 1500
-_TURN_TOK = 80  # the least that a turn and its answer take on average; more turns than fit do no harm
+_TURN_TOK = 56  # the least that a turn and its answer take on average; more turns than fit do no harm
 _SESSION_OPENING_TOK = 200
 _LONG_LETTERS = 300  # an opening of that many has a dozen slots and more
 
@@ -117,7 +118,7 @@ class Set:
     def _start(self, sort: str, index: int, longest_tok: int) -> tuple[Family, bool, Iterator[str]]:
         """The family of a conversation, whether others mix in, and its turns without end."""
         # Whole rounds of families, each in its own order, so that any group of requests is of many sorts.
-        root = (self.name, self.salt.hex(), self.seed, sort)
+        root = self._root(sort)
         turn, place = divmod(index, len(self._all))
         family = Dice(*root, "round", turn).shuffled(sorted(self._all))[place]
         dice = Dice(*root, "size", index)
@@ -145,7 +146,11 @@ class Set:
                 yield next(sources[name])
 
     def _id(self, sort: str, index: int) -> str:
-        return f"{self.name}-{self.seed}-{sort}-{index}"
+        # An id goes over the wire: it must not tell an engine which set it is asked from.
+        return hashlib.sha256(json.dumps([*self._root(sort), index]).encode()).hexdigest()[:16]
+
+    def _root(self, sort: str) -> tuple[str | int, ...]:
+        return self.name, self.salt.hex(), self.seed, sort
 
 
 def share(text: str, shares: int) -> int:

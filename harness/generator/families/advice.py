@@ -52,8 +52,9 @@ def _opening(scene: Scene) -> str:
     scene.renew("given", "tool", "hobby", "n", "nn", "nnn", "food", "event", "town", "device", "clock", "weekday")
     scene.renew("animal", "good", "full", "place", "price", "trade", "month")
     story = scene.deal(_STORIES)
-    more = f" Here is what you should know.\n\n{passage(scene, scene.size_tok - 60)}\n\n" if scene.size_tok > 120 else " "
-    return story + more + scene.deal(_ASK)
+    if scene.size_tok < 120:
+        return f"{story} {scene.deal(_ASK)}"
+    return f"{story} Here is what you should know.\n\n{passage(scene, scene.size_tok - 60)}\n\n{scene.deal(_ASK)}"
 
 
 FAMILY = Family("advice", "what I told you", _opening, lambda scene: scene.deal(_FOLLOW))

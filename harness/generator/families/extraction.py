@@ -9,15 +9,15 @@ __all__ = ["FAMILY"]
 _MESSAGES = (
     "Hello, this is {new_full} from {new_town}. My {new_device}, order {new_code}, came on {new_weekday} with a crack."
     " Please call me before {new_clock}.",
-    "{new_given} here. I need {new_nn} {new_goods} at {new_price} each by the {new_date} of {new_month}, delivered to the"
-    " {new_place} in {new_town}.",
+    "{new_given} here. I need {new_nn} {new_goods} at {new_price} each by the {new_date} of {new_month}, delivered to"
+    " the {new_place} in {new_town}.",
     "Dear team, {new_full} will be away from {new_weekday} and {new_given} takes over. The number of the contract is"
     " {new_code}.",
     "Booking {new_code}: {new_n} people, {new_month}, two nights in {new_town}, paid {new_price} by {new_full}.",
     "To whom it may concern: I lost {a_good} at the {new_event} in {new_town}. It is {new_colour}. Yours, {new_full}.",
     "Note from the {new_place}: {new_full}, {new_a_trade}, comes on {new_weekday} at {new_clock} to look at the"
     " {new_device}. Costs up to {new_price} are fine.",
-    "Parcel {new_code} weighs {new_n} kilograms and holds {new_nn} {new_goods}. {new_given} signed for it in {new_town}.",
+    "Parcel {new_code} weighs {new_n} kilograms and holds {new_nn} {new_goods}. {new_given} of {new_town} took it.",
 )
 _FIELDS = (
     "the name", "the town", "every number", "all names of people", "the price", "the day", "what is wanted",

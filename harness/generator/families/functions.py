@@ -44,7 +44,7 @@ _RULES = (
 )
 _SHORT = (
     "Write {a_language} function that returns the {n} {records} with the largest {field}.",
-    "Write {a_language} function that counts the letter {letter} in the names of {records}.",
+    "Write {a_language} function that counts the letter '{letter}' in the names of {records}.",
     "Write {a_language} function that adds {nn} to the {field} of each {record}.",
     "Write {a_language} function that tells whether the {field} of {a_record} can be divided by {n} but not by {nn}.",
     "Write {a_language} function that prints the {field} of {a_record} {n} times, with a dash in between.",

@@ -10,7 +10,7 @@ _MATCH = (
     "times such as {new_clock}",
     "prices such as {new_price}",
     "years from {new_year} on",
-    "words that start with {new_letter} and end with {letter2}",
+    "words that start with '{new_letter}' and end with '{letter2}'",
     "lines that name {new_given} but not {new_given2}",
     "numbers of exactly {new_n} digits",
     "a town that ends in '{new_ending}'",
@@ -41,12 +41,14 @@ def _with_match(scene: Scene, template: str) -> str:
 
 def _opening(scene: Scene) -> str:
     scene.renew("language")
-    ask = scene.pick((
-        "Write a regular expression that matches {match}.",
-        "I search a log for {match}. Which pattern do I need in {language}?",
-        "Give a {language} pattern for {match}, and one example.",
-        "Which regular expression finds {match} and also {match2}?",
-    ))
+    ask = scene.pick(
+        (
+            "Write a regular expression that matches {match}.",
+            "I search a log for {match}. Which pattern do I need in {language}?",
+            "Give a {language} pattern for {match}, and one example.",
+            "Which regular expression finds {match} and also {match2}?",
+        )
+    )
     ask = ask.replace("{match2}", scene.phrase(scene.next_of(_MATCH)))
     lines = [_line(scene) for _ in range((scene.size_tok - 40) // 25)]
     text = "" if not lines else "\n\nThis is a part of the text:\n\n" + "\n".join(lines)

@@ -33,8 +33,9 @@ _FOLLOW = (
 
 
 def _table(scene: Scene, record: str, field: str) -> str:
-    more = ", ".join(f"{scene.fresh('field')} INTEGER" for _ in range(scene.between(0, 3)))
-    return f"CREATE TABLE {record} (id INTEGER, name TEXT, town TEXT, month TEXT, {field} INTEGER{', ' * bool(more)}{more});"
+    numbers = (field, *scene.several("field", scene.between(0, 3)))
+    columns = ("id INTEGER", "name TEXT", "town TEXT", "month TEXT", *(f"{number} INTEGER" for number in numbers))
+    return f"CREATE TABLE {record} ({', '.join(columns)});"
 
 
 def _row(scene: Scene) -> str:

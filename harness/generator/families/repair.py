@@ -6,41 +6,114 @@ from harness.generator.scene import Scene
 __all__ = ["FAMILY"]
 
 # Each with one fault; <R> is a record, <F> a field of it and <N> a number.
-_BROKEN = (
-    "def total_<F>(<R>_list):\n    total = 0\n    for <R> in <R>_list:\n        total = <R>['<F>']\n    return total",
-    "def largest_<F>(<R>_list):\n    best = 0\n    for <R> in <R>_list:\n        if <R>['<F>'] < best:\n            best = <R>['<F>']\n"
-    "    return best",
-    "def count_above(<R>_list):\n    count = 0\n    for <R> in <R>_list:\n        if <R>['<F>'] > <N>:\n            count + 1\n"
-    "    return count",
-    "def first_<R>(<R>_list):\n    for index in range(1, len(<R>_list)):\n        if <R>_list[index]['<F>'] == <N>:\n"
-    "            return <R>_list[index]\n    return None",
-    "def mean_<F>(<R>_list):\n    return sum(<R>['<F>'] for <R> in <R>_list) / (len(<R>_list) - 1)",
-    "def add_<R>(<R>, <R>_list=[]):\n    <R>_list.append(<R>)\n    return <R>_list",
-    "function total_<F>(<R>_list) {\n  let total;\n  for (const <R> of <R>_list) {\n    total += <R>.<F>;\n  }\n  return total;\n}",
-    "function last_<R>(<R>_list) {\n  return <R>_list[<R>_list.length];\n}",
-    "function is_<R>_ready(<R>) {\n  if (<R>.<F> = <N>) {\n    return true;\n  }\n  return false;\n}",
-    "int sum_<F>(int *<F>, int n) {\n    int sum = 0;\n    for (int i = 0; i <= n; i++) {\n        sum += <F>[i];\n    }\n"
-    "    return sum;\n}",
-    "int <F>_in_<N>_steps(int <F>) {\n    int step;\n    while (step < <N>) {\n        <F> = <F> * 2;\n        step++;\n    }\n"
-    "    return <F>;\n}",
-    "def remove_small_<R>(<R>_list):\n    for <R> in <R>_list:\n        if <R>['<F>'] < <N>:\n            <R>_list.remove(<R>)\n"
-    "    return <R>_list",
-    "def <F>_label(<R>):\n    if <R>['<F>'] > <N>:\n        return 'low'\n    return 'high'",
-    "def same_<F>(left_<R>, right_<R>):\n    return left_<R>['<F>'] is right_<R>['<F>'] and left_<R> is not right_<R>",
-    "func average_<F>(values []int) int {\n    total := 0\n    for i := range values {\n        total += i\n    }\n"
-    "    return total / len(values)\n}",
-    "def page_of_<R>(<R>_list, page):\n    start = page * <N>\n    return <R>_list[start:<N>]",
+_BROKEN = tuple(
+    """
+def total_<F>(<R>_list):
+    total = 0
+    for <R> in <R>_list:
+        total = <R>['<F>']
+    return total
+
+def largest_<F>(<R>_list):
+    best = 0
+    for <R> in <R>_list:
+        if <R>['<F>'] < best:
+            best = <R>['<F>']
+    return best
+
+def count_above(<R>_list):
+    count = 0
+    for <R> in <R>_list:
+        if <R>['<F>'] > <N>:
+            count + 1
+    return count
+
+def first_<R>(<R>_list):
+    for index in range(1, len(<R>_list)):
+        if <R>_list[index]['<F>'] == <N>:
+            return <R>_list[index]
+    return None
+
+def mean_<F>(<R>_list):
+    return sum(<R>['<F>'] for <R> in <R>_list) / (len(<R>_list) - 1)
+
+def add_<R>(<R>, <R>_list=[]):
+    <R>_list.append(<R>)
+    return <R>_list
+
+function total_<F>(<R>_list) {
+  let total;
+  for (const <R> of <R>_list) {
+    total += <R>.<F>;
+  }
+  return total;
+}
+
+function last_<R>(<R>_list) {
+  return <R>_list[<R>_list.length];
+}
+
+function is_<R>_ready(<R>) {
+  if (<R>.<F> = <N>) {
+    return true;
+  }
+  return false;
+}
+
+int sum_<F>(int *<F>, int n) {
+    int sum = 0;
+    for (int i = 0; i <= n; i++) {
+        sum += <F>[i];
+    }
+    return sum;
+}
+
+int <F>_in_<N>_steps(int <F>) {
+    int step;
+    while (step < <N>) {
+        <F> = <F> * 2;
+        step++;
+    }
+    return <F>;
+}
+
+def remove_small_<R>(<R>_list):
+    for <R> in <R>_list:
+        if <R>['<F>'] < <N>:
+            <R>_list.remove(<R>)
+    return <R>_list
+
+def <F>_label(<R>):
+    if <R>['<F>'] > <N>:
+        return 'low'
+    return 'high'
+
+def same_<F>(left_<R>, right_<R>):
+    return left_<R>['<F>'] is right_<R>['<F>'] and left_<R> is not right_<R>
+
+func average_<F>(values []int) int {
+    total := 0
+    for i := range values {
+        total += i
+    }
+    return total / len(values)
+}
+
+def page_of_<R>(<R>_list, page):
+    start = page * <N>
+    return <R>_list[start:<N>]
+""".strip().split("\n\n")
 )
 _ASK = (
-    "This code does not do what its name says. What is wrong?",
-    "Find the bug, and show the corrected line.",
-    "{given} says that the result is wrong. Why?",
-    "Please repair this. Change as little as you can.",
-    "A test with {n} {records} fails. Where is the mistake?",
+    "{full} wrote this. It does not do what its name says. What is wrong?",
+    "Find the bug for {full}, and show the corrected line.",
+    "{full} says that the result is wrong. Why?",
+    "Please repair this before {full} sees it. Change as little as you can.",
+    "A test of {full} with {n} {records} fails. Where is the mistake?",
 )
 _MANY = (
     "Each of these functions has one fault. Name them, one line each.",
-    "{given} wrote this file. Which function would you mend first, and why?",
+    "{full} wrote this file. Which function would you mend first, and why?",
     "Which of these functions fails on an empty list?",
 )
 _FOLLOW = (
@@ -65,7 +138,7 @@ def _code(scene: Scene) -> str:
 
 
 def _opening(scene: Scene) -> str:
-    scene.renew("given", "record", "n")
+    scene.renew("full", "record", "n")
     functions = [_code(scene) for _ in range(max(1, min(scene.size_tok // 60, 16)))]
     return scene.deal(_ASK if len(functions) == 1 else _MANY) + "\n\n" + "\n\n".join(functions)
 

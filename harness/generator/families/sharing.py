@@ -14,7 +14,7 @@ _PROBLEMS = (
     "{given} mixes {nn} grams of {material} with {nn2} grams of {material2}. Which share is {material}?",
     "{n} {animals} eat {nn} kilograms of hay in {n2} days. How much do {nn2} of them eat in {n3} days?",
     "A rope of {nnn} metres is cut into pieces of {n} metres. How many pieces are there, and what is left?",
-    "{given} reads {nn} pages a day, and {given2} reads {n} pages more. After how many days have they read {nnn} pages?",
+    "{given} reads {nn} pages a day, {given2} reads {n} pages more. After how many days have they read {nnn} pages?",
     "A garden is {nn} metres long and {nn2} metres wide. A path takes {nnn} square metres. What is left for {plants}?",
     "Each of {nn} boxes holds {nn2} {foods}, and one in {n} is spoiled. How many good ones are there?",
     "{nnn} {goods} weigh {nn} kilograms in all. What do {nn2} of them weigh?",

@@ -15,7 +15,7 @@ SEALED = Words(
         Nakamura, Oyelaran, Prescott, Ramirez, Schuster, Toivonen, Vandermeer, Winters, Yamada, Zappa, Ashdown
     """),
     town_head=words("Bell, Cobble, Drift, Fern, Gull, Heather, Iron, Juniper, Knoll, Lark, Moor, Otter, Pebble, Rush"),
-    town_tail=words("borough, cliff, combe, cross, falls, gate, green, holm, minster, ridge, sands, thorpe, view, wold"),
+    town_tail=words("borough, cliff, combe, cross, falls, gate, green, holm, minster, ridge, sands, thorpe, wold"),
     good=words("""
         kettledrum, parasol, satchel, thimble, wallet, quilt, saddle, corkscrew, abacus, inkwell, flute, marble, pillow,
         ribbon, sieve, spoon, stool, teapot, trunk, violin, walking stick, xylophone, zipper, rug, fork
@@ -24,7 +24,7 @@ SEALED = Words(
         banana, biscuit, cabbage, coconut, date, leek, mango, mushroom, nectarine, omelette, parsnip, quince, raisin,
         scone, tart, walnut, croissant, chestnut
     """),
-    animal=words("alpaca, bat, camel, crane, ferret, gull, hare, lizard, mole, newt, ostrich, pony, seal, turkey, wren"),
+    animal=words("alpaca, bat, camel, crane, ferret, gull, hare, lizard, mole, newt, ostrich, pony, seal, wren"),
     plant=words("azalea, birch tree, clover, elm, gooseberry bush, iris, lime tree, magnolia, pear tree, vine"),
     trade=words("""
         archivist, blacksmith, chemist, diver, editor, ferryman, geologist, jeweller, locksmith, mason, notary, pilot,
@@ -39,7 +39,7 @@ SEALED = Words(
         air pump, barometer, coffee grinder, dehumidifier, espresso machine, food mixer, gramophone, hair dryer, juicer,
         loudspeaker, microwave, pressure cooker, scanner, telescope, typewriter
     """),
-    material=words("amber, barley, chalk, cork, felt, gelatine, hemp, ink, leather, plaster, resin, silk, vinegar, wax"),
+    material=words("barley, chalk, cork, felt, gelatine, hemp, ink, leather, plaster, resin, silk, vinegar, wax"),
     colour=words("beige, crimson, gold, indigo, ivory, lilac, maroon, mint green, navy blue, silver, violet"),
     quality=words("bulky, crooked, delicate, faded, glossy, hollow, odd, polished, rare, shabby, tidy, worn"),
     event=words("""
@@ -56,6 +56,6 @@ SEALED = Words(
         how avalanches start, why cheese has holes, how a violin bow makes a string sing, how caves form, why the
         sea is salty, how birds sleep, why old paper turns yellow, how a rudder steers
     """),
-    record=words("contract, voucher, exhibit, tenant, donation, survey, machine, lesson, cargo, permit, visit, warrant"),
+    record=words("contract, voucher, exhibit, tenant, donation, survey, machine, lesson, cargo, permit, warrant"),
     field=words("amount, depth, width, rank, volume, altitude, pressure, length, deadline, voltage"),
 )
