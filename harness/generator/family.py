@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from harness.generator.asides import aside
 from harness.generator.scene import Scene
 
 __all__ = ["Family"]
@@ -44,8 +45,14 @@ class Family:
     opening: Callable[[Scene], str]
     follow: Callable[[Scene], str]
 
+    def single(self, scene: Scene) -> str:
+        """A request that stands alone, with a lead where it is short."""
+        opening = self.opening(scene)
+        led = len(opening) < _SHORT_LETTERS and scene.chance(_LED_PERCENT)
+        return (scene.deal(_LEADS) if led else "") + opening
+
     def turns(self, scene: Scene) -> Iterator[str]:
-        """User turns without end: openings, each with some turns that refer to it.
+        """User turns without end: requests, each with turns that build on it and asides.
 
         No turn comes twice: a model that is asked the same again says the same again.
         """
@@ -58,9 +65,9 @@ class Family:
     def _turns(self, scene: Scene) -> Iterator[str]:
         size = scene.size_tok
         while True:
-            opening = self.opening(scene)
-            led = len(opening) < _SHORT_LETTERS and scene.chance(_LED_PERCENT)
-            yield (scene.deal(_LEADS) if led else "") + opening
-            for _ in range(scene.between(3, 7)):
+            yield self.single(scene)
+            for _ in range(scene.between(1, 2)):
                 yield scene.deal(_ABOUT_ANSWERS) if scene.chance(12) else self.follow(scene)
+            for _ in range(scene.between(6, 10)):
+                yield aside(scene)
             scene.size_tok = scene.log_between(15, max(16, size))

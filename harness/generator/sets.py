@@ -54,8 +54,8 @@ FAMILIES = {module.FAMILY.name: module.FAMILY for module in _OPEN_MODULES}
 SEALED_FAMILIES = {module.FAMILY.name: module.FAMILY for module in (minutes, recipes, seating, settings)}
 MIXED = "mixed"
 SHORTEST_TOK, LONGEST_TOK = 15, 1500
-_TURN_TOK = 56  # the least that a turn and its answer take on average; more turns than fit do no harm
-_SESSION_OPENING_TOK = 200
+_TURN_TOK = 40  # the least that a turn and its answer take on average; more turns than fit do no harm
+_SESSION_OPENING_TOK = 48  # longer ones make a small model loop
 _LONG_LETTERS = 300  # an opening of that many has a dozen slots and more
 
 
@@ -99,7 +99,7 @@ class Set:
             **changes,
         }
 
-    def session(self, index: int, context_tok: int = 5120, cap_tok: int = 256) -> dict[str, Any]:
+    def session(self, index: int, context_tok: int = 5120, cap_tok: int = 128) -> dict[str, Any]:
         """A session (docs/records.md, `session`): turns enough to fill `context_tok`, answers of at most `cap_tok`."""
         family, mixed, source = self._start("session", index, min(_SESSION_OPENING_TOK, self.longest_tok))
         turns: list[str] = []
@@ -142,7 +142,7 @@ class Set:
             name = chosen[visit % len(chosen)]
             back = f"Back to {self._all[name].label}. " if visit >= len(chosen) else ""
             yield back + next(sources[name])
-            for _ in range(scene.between(1, 4)):
+            for _ in range(scene.between(4, 8)):
                 yield next(sources[name])
 
     def _id(self, sort: str, index: int) -> str:
