@@ -131,7 +131,8 @@ def share(console: Console, sort: str, items: list[dict[str, Any]]) -> float:
     parts = {span(a, b): [part(i, a, b) for i in items if reaches(i, a, b)] for a, b in pairwise(POSITIONS)}
     show(console, "by position", [whole(label, found) for label, found in parts.items()])
     marks = [mark for item in items for mark in item["looped"]]
-    return sum(marks) / len(marks)
+    share: float = sum(marks) / len(marks)
+    return share
 
 
 def span(low: int, high: int) -> str:
@@ -139,7 +140,8 @@ def span(low: int, high: int) -> str:
 
 
 def reaches(item: dict[str, Any], low: int, high: int) -> bool:
-    return item["first"] < high and item["first"] + len(item["looped"]) > low
+    inside: bool = item["first"] < high and item["first"] + len(item["looped"]) > low
+    return inside
 
 
 def part(item: dict[str, Any], low: int, high: int) -> dict[str, Any]:

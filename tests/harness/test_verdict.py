@@ -161,7 +161,7 @@ def test_malformed_verdict():
         ({"requests": "0" * 64}, True),
         ({"card": {"torch": "9"}}, False),
         ({"card": {"harness": "9"}}, False),
-        ({"card": {"host": "other", "date": "2027-01-01"}}, True),
+        ({"card": {"cores": 99, "date": "2027-01-01"}}, True),
     ],
 )
 def test_key_is_of_what_is_compared(change, same):
