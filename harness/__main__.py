@@ -1,17 +1,22 @@
-"""The judge's commands: `python -m harness run --job JOB.json --out DIR` (docs/harness.md)."""
+"""The judge's commands, `python -m harness COMMAND` (docs/harness.md, docs/judge.md, docs/requests.md)."""
 
 import argparse
+import datetime
 import json
 import math
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
-from harness.run import run
+
+# What a command does; it returns the exit code, or None for 0.  Each imports what it needs when it is called: what
+# only measures needs no numpy, and what only decides no sandbox.
+Action = Callable[[argparse.Namespace], int | None]
+Option = Callable[..., argparse.Action]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,10 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
     try:
-        counts = run(chosen.job, chosen.out, chosen.max_minutes, _emit if chosen.stream else lambda event: None)
-        if not chosen.stream:
-            tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
-            _say(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
+        status: int = chosen.action(chosen) or 0
     except HarnessError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.hint:
@@ -35,12 +37,100 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         _give_up_output()  # the reader went away
-    return 0
+        return 0
+    return status
 
 
-def _end(number: int, frame: object) -> None:
-    """Ends by an exception instead of on the spot, so that the engine goes with us."""
-    sys.exit(143)
+# --- what the commands do ---
+
+
+def _run(chosen: argparse.Namespace) -> None:
+    from harness.run import run
+
+    counts = run(chosen.job, chosen.out, chosen.max_minutes, _events(chosen))
+    if not chosen.stream:
+        tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
+        _say(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
+
+
+def _prepare(chosen: argparse.Namespace) -> None:
+    from harness.prepared import prepare
+
+    _emit(prepare(chosen.job, chosen.out, sandbox=not chosen.no_sandbox))
+
+
+def _time(chosen: argparse.Namespace) -> int:
+    from harness.campaign import time_arms
+
+    devices = chosen.devices.split(",") if chosen.devices else ()
+    found = time_arms(
+        chosen.job,
+        chosen.out,
+        chosen.max_minutes,
+        _events(chosen),
+        sandbox=not chosen.no_sandbox,
+        devices=devices,
+    )
+    return _answered(chosen, found, "promote")
+
+
+def _calibrate(chosen: argparse.Namespace) -> None:
+    from harness.scoring import calibrate
+
+    calibrate(chosen.job, chosen.out, chosen.max_minutes, _events(chosen), sandbox=not chosen.no_sandbox)
+
+
+def _force(chosen: argparse.Namespace) -> int:
+    from harness.scoring import force
+
+    found = force(
+        chosen.job,
+        chosen.out,
+        chosen.reference,
+        chosen.max_minutes,
+        _events(chosen),
+        sandbox=not chosen.no_sandbox,
+    )
+    return _answered(chosen, found, "accept")
+
+
+def _verdict(chosen: argparse.Namespace) -> None:
+    from harness.verdict import verdict
+
+    _emit(verdict(chosen.what, chosen.samples, chosen.reference))
+
+
+def _requests(chosen: argparse.Namespace) -> None:
+    from harness.requests import Wanted, write_requests
+
+    wanted = Wanted(**{name: getattr(chosen, name) for name in Wanted.__dataclass_fields__})
+    write_requests(wanted, chosen.out, chosen.seal, chosen.job_key, datetime.datetime.now(datetime.UTC))
+
+
+def _seal(chosen: argparse.Namespace) -> None:
+    from harness.requests import check_seal, make_seal
+
+    if chosen.check is None:
+        _say(f"commitment {make_seal(chosen.seal, chosen.seed)}")
+    else:
+        check_seal(chosen.seal, chosen.check)
+
+
+def _probe(chosen: argparse.Namespace) -> None:
+    from harness.probe import probe
+
+    _emit(probe(chosen.device, datetime.datetime.now(datetime.UTC)))
+
+
+def _answered(chosen: argparse.Namespace, verdict: dict[str, Any], yes: str) -> int:
+    """Prints a verdict that was not streamed; 1 where its answer is no."""
+    if not chosen.stream:
+        _emit(verdict)
+    return 0 if verdict["answer"] == yes else 1
+
+
+def _events(chosen: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
+    return _emit if chosen.stream else lambda event: None
 
 
 def _emit(event: dict[str, Any]) -> None:
@@ -63,6 +153,14 @@ def _give_up_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _end(number: int, frame: object) -> None:
+    """Ends by an exception instead of on the spot, so that the engine goes with us."""
+    sys.exit(143)
+
+
+# --- their words ---
+
+
 def _minutes(word: str) -> float:
     minutes = float(word)
     if not 0 <= minutes < math.inf:
@@ -73,12 +171,72 @@ def _minutes(word: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m harness", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("run", help="answer the requests of a job with its arm 'a'", allow_abbrev=False)
-    command.add_argument("--job", type=Path, required=True, metavar="JOB.json")
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where answers.jsonl lies or will lie")
-    command.add_argument("--max-minutes", type=_minutes, metavar="M", help="stop after so long, and go on another time")
-    command.add_argument("--stream", action="store_true", help="JSON lines on standard output as text arrives")
+
+    def command(name: str, action: Action, help_: str) -> Option:
+        made = commands.add_parser(name, help=help_, allow_abbrev=False)
+        made.set_defaults(action=action)
+        return made.add_argument
+
+    _measuring_words(command("run", _run, "answer the requests of a job with its arm 'a'"), "answers.jsonl")
+
+    option = command("prepare", _prepare, "let each arm of a job prepare, once")
+    option("--job", type=Path, required=True, metavar="JOB.json")
+    option("--out", type=Path, required=True, metavar="DIR", help="where what they write will lie")
+    _sandbox_word(option)
+
+    option = command("time", _time, "compare arm 'a' with arm 'b' in paired runs")
+    _measuring_words(option, "samples.jsonl")
+    _sandbox_word(option)
+    option("--devices", metavar="D[,D]", help="the device, or two that are exchanged within a unit")
+
+    option = command("calibrate", _calibrate, "let stock answer and score itself: what forcing is held against")
+    _measuring_words(option, "samples.jsonl")
+    _sandbox_word(option)
+
+    option = command("force", _force, "let trusted stock score every token that arm 'a' says")
+    _measuring_words(option, "samples.jsonl")
+    _sandbox_word(option)
+    option("--reference", type=Path, required=True, metavar="SAMPLES", help="what `calibrate` measured")
+
+    option = command("verdict", _verdict, "what samples say, as one line of JSON")
+    option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")
+    option("--what", choices=("timing", "forcing"), default="timing")
+    option("--reference", type=Path, metavar="SAMPLES", help="the file that holds stock's calibration")
+
+    option = command("requests", _requests, "generate requests that nobody has seen")
+    option("--set", required=True, metavar="NAME", help="warmup, development, confirmation, force or final")
+    option("--seed", type=int, metavar="N", help="any number; a final's lies in its seal")
+    option("--count", type=int, required=True, metavar="K")
+    option("--first", type=int, default=0, metavar="I", help="the index of the first; 0")
+    option("--sessions", action="store_true", help="sessions of many turns instead of single requests")
+    option("--context-tok", type=int, metavar="N", help="the context that a session fills; 5120")
+    option("--fixed-tok", type=int, metavar="N", help="answers of exactly N tokens, EOS ignored")
+    option("--temperature", type=float, metavar="T", help="of each request; the deployment's where left out")
+    option("--longest-tok", type=int, metavar="N", help="about the longest prompt; 1500")
+    option("--families", nargs="+", default=[], metavar="F", help="all where left out")
+    option("--seal", type=Path, metavar="FILE", help="the secret of a final")
+    option("--job-key", metavar="KEY", help="of the one job that may draw the final")
+    option("--out", type=Path, required=True, metavar="FILE")
+
+    option = command("seal", _seal, "make the secret of a final and print its commitment, or check one")
+    option("--seal", type=Path, required=True, metavar="FILE", help="the secret; a new file, unless it is checked")
+    option("--seed", type=int, metavar="N", help="drawn where left out")
+    option("--check", metavar="COMMITMENT", help="whether the secret is what was committed to")
+
+    option = command("probe", _probe, "print what this machine allows the judge")
+    option("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N")
     return parser
+
+
+def _measuring_words(option: Option, file: str) -> None:
+    option("--job", type=Path, required=True, metavar="JOB.json")
+    option("--out", type=Path, required=True, metavar="DIR", help=f"where {file} lies or will lie")
+    option("--max-minutes", type=_minutes, metavar="M", help="stop after so long, and go on another time")
+    option("--stream", action="store_true", help="JSON lines on standard output as things happen")
+
+
+def _sandbox_word(option: Option) -> None:
+    option("--no-sandbox", action="store_true", help="the arms are trusted: do not enclose them")
 
 
 if __name__ == "__main__":

@@ -23,11 +23,13 @@ from typing import Any, NoReturn, Self
 
 from harness.answer import Answer, OpenRequest
 from harness.errors import EngineError, Hung, Refused, Usage, Violation
+from harness.freeze import FREEZE_S
 from harness.process import Process
+from harness.sandbox import Enclosure
 from harness.shape import Mismatch
 from harness.wire import Generate, Hello, Option, Prepared, Ready, Sampling, Scores, Settings, check_reply
 
-__all__ = ["LOAD_S", "Engine", "OnTokens", "digest_folder", "stock_command"]
+__all__ = ["LOAD_S", "Engine", "OnTokens", "Start", "digest_folder", "stock_command"]
 
 START_S = 120.0  # importing torch from a cold disk
 LOAD_S = 1800.0
@@ -56,12 +58,15 @@ class Engine:
         self._scored = 0
 
     @classmethod
-    def start(cls, command: Sequence[str], folder: Path, cache: Path | None = None) -> Self:
+    def start(
+        cls, command: Sequence[str], folder: Path, cache: Path | None = None, enclosure: Enclosure | None = None
+    ) -> Self:
         """Starts `command` on the exported system tree `folder`; it wakes up while the caller does other things.
 
         `--in-fd 3 --out-fd 4` is appended.  `cache` keeps compiled kernels; without it they vanish with the engine.
+        A tree that is not trusted needs an `enclosure`, whose `settings` say what the engine is to load.
         """
-        return cls(Process(command, folder, cache, os.environ))
+        return cls(Process(command, folder, cache, os.environ, enclosure))
 
     @functools.cached_property
     def hello(self) -> Hello:
@@ -100,6 +105,10 @@ class Engine:
         """The requests that are not done, oldest first."""
         return list(self._open)
 
+    def watch(self, check: Callable[[], None]) -> None:
+        """Calls `check` about every second of waiting for the engine; what it raises ends the engine."""
+        self._running().watch = check
+
     # --- models ---
 
     def load(self, settings: Settings, patience_s: float = LOAD_S) -> Ready:
@@ -108,9 +117,15 @@ class Engine:
         self._asked.clear()
         return self.ready
 
-    def prepare(self, settings: Settings, folder: Path, patience_s: float = PREPARE_S) -> Prepared:
-        """Lets the engine write what it wants into the empty `folder`; the process ends with it."""
-        prepared = Prepared(**self._ask("prepare", "prepared", patience_s, **settings.fields(), dir=str(folder)))
+    def prepare(
+        self, settings: Settings, folder: Path, patience_s: float = PREPARE_S, inside: Path | None = None
+    ) -> Prepared:
+        """Lets the engine write what it wants into the empty `folder`; the process ends with it.
+
+        `inside` is where an enclosed engine sees that folder.
+        """
+        told = str(inside or folder)
+        prepared = Prepared(**self._ask("prepare", "prepared", patience_s, **settings.fields(), dir=told))
         status = self._running().wait(END_S)
         self.kill()
         if status is None:
@@ -186,13 +201,32 @@ class Engine:
         self._check_vocabulary(reply["argmax"])
         return Scores(**reply)
 
+    # --- standing still ---
+
+    def freeze(self, patience_s: float = FREEZE_S) -> None:
+        """Stops the engine with all that it started, between requests; kills it when it cannot be seen stopped."""
+        if self._open:
+            raise ValueError("'freeze' while requests are open")
+        self._or_kill(lambda: self._running().freeze(patience_s))
+
+    def thaw(self) -> None:
+        """Lets the engine go on; kills it, and raises `Violation`, when it ran while it was frozen."""
+        self._or_kill(self._running().thaw)
+
+    def _or_kill(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except EngineError:
+            self.kill()
+            raise
+
     # --- the end ---
 
     def close(self) -> None:
         """Ends the engine: in good order where it answers and nothing is open, by force where not."""
         if self._process is None:
             return
-        if not self._open and "hello" in self.__dict__:
+        if not self._open and "hello" in self.__dict__ and not self._process.frozen:
             try:
                 self._ask("shutdown", "ok", END_S)
                 self._running().wait(END_S)
@@ -311,11 +345,14 @@ class Engine:
         raise Violation(f"the engine broke the protocol: {what}")
 
 
+Start = Callable[..., Engine]  # as Engine.start, so that a test can have engines of its own
+
+
 def digest_folder(folder: Path) -> Prepared:
-    """Count, bytes and digest of the files below `folder`, as `prepared` states them."""
+    """Count, bytes and digest of the files below `folder`, as `prepared` states them; links do not count."""
     lines, size = [], 0
     for path in folder.rglob("*"):
-        if path.is_file():
+        if path.is_file() and not path.is_symlink():
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             size += path.stat().st_size

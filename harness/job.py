@@ -15,12 +15,19 @@ from harness.wire import Sampling, Settings, Target
 __all__ = ["Arm", "Deployment", "Job", "read_job"]
 
 _TREE_DIGITS = 40
+_SHA256_DIGITS = 64
 
 
 def _tree(value: Any, where: str) -> None:
     text(value, where)
     if len(value) != _TREE_DIGITS or set(value) - set("0123456789abcdef"):
         raise shape.Mismatch(f"{where} is not a git tree id")
+
+
+def _digest(value: Any, where: str) -> None:
+    text(value, where)
+    if len(value) != _SHA256_DIGITS or set(value) - set("0123456789abcdef"):
+        raise shape.Mismatch(f"{where} is not a sha256 in hex")
 
 
 def _engine(value: Any, where: str) -> None:
@@ -61,7 +68,7 @@ _JOB = record(
         "phase": one_of("prepare", "run", "calibrate", "screen", "confirm", "force", "final"),
         "units": integer(),
     },
-    {"max_tokens": integer(1)},
+    {"max_tokens": integer(1), "deployment_digest": _digest},
 )
 
 
@@ -116,6 +123,10 @@ class Job:
     deployment: Deployment
     requests: Path
     max_tokens: int | None
+    rule: str
+    seed: int
+    units: int  # forcing: requests of the first look, 0 for all
+    digest: str  # of the deployment: the job's word, else of the fields that it states
     key: str  # the same for two jobs that ask for the same answers, wherever their files lie
 
 
@@ -133,7 +144,17 @@ def read_job(path: Path) -> Job:
     if not requests.is_file():
         raise Missing(f"no requests at '{requests}'")
     arms = {name: Arm(folder / arm["dir"], arm["tree"], arm["options"]) for name, arm in value["arms"].items()}
-    return Job(arms, _deployment(value["deployment"]), requests, value.get("max_tokens"), _key(value, requests))
+    return Job(
+        arms,
+        _deployment(value["deployment"]),
+        requests,
+        value.get("max_tokens"),
+        rule=value["rule"],
+        seed=value["seed"],
+        units=value["units"],
+        digest=value.get("deployment_digest") or _canonical_digest(value["deployment"]),
+        key=_key(value, requests),
+    )
 
 
 def _deployment(value: dict[str, Any]) -> Deployment:
@@ -154,5 +175,10 @@ def _deployment(value: dict[str, Any]) -> Deployment:
 def _key(value: dict[str, Any], requests: Path) -> str:
     arms = {name: {"tree": arm["tree"], "options": arm["options"]} for name, arm in value["arms"].items()}
     same = {**value, "arms": arms, "requests": hashlib.sha256(requests.read_bytes()).hexdigest()}
-    text_ = json.dumps(same, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _canonical_digest(same)
+
+
+def _canonical_digest(value: Any) -> str:
+    """sha256 of canonical JSON: sorted keys, no spaces, UTF-8."""
+    text_ = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text_.encode()).hexdigest()

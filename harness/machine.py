@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
-from harness.errors import Missing, Unsupported
+from harness.device import nvml, word
 
 __all__ = ["card"]
 
@@ -41,43 +41,14 @@ _GPU_FIELDS = ("gpu", "driver", "power_cap_w", "uuid", "clocks_mhz")
 
 
 def _gpu(device: str) -> dict[str, Any]:
-    try:
-        import pynvml
-    except ImportError:
-        raise Missing("the package 'nvidia-ml-py' is not installed here", "pip install 'specpilot[gpu]'") from None
-    try:
-        pynvml.nvmlInit()
-        try:
-            handle = _handle(pynvml, int(device.partition(":")[2] or 0))
-            driver = ".".join(_word(pynvml.nvmlSystemGetDriverVersion()).split(".")[:2])
-            return {
-                "gpu": _word(pynvml.nvmlDeviceGetName(handle)),
-                "driver": driver,
-                "power_cap_w": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
-                "uuid": _word(pynvml.nvmlDeviceGetUUID(handle)),
-                "clocks_mhz": {name: pynvml.nvmlDeviceGetMaxClockInfo(handle, kind) for name, kind in _CLOCKS.items()},
-            }
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
-        raise Unsupported(f"no NVIDIA device '{device}': {error}") from None
-
-
-def _handle(pynvml: Any, index: int) -> Any:
-    """NVML sees all GPUs; what the engine calls `cuda:index` is one of CUDA_VISIBLE_DEVICES."""
-    visible = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
-    if not visible:
-        return pynvml.nvmlDeviceGetHandleByIndex(index)
-    if index >= len(visible):
-        raise Unsupported(f"no device 'cuda:{index}': CUDA_VISIBLE_DEVICES lists {len(visible)}")
-    if visible[index].isdecimal():
-        return pynvml.nvmlDeviceGetHandleByIndex(int(visible[index]))
-    return pynvml.nvmlDeviceGetHandleByUUID(visible[index])
-
-
-def _word(value: str | bytes) -> str:
-    # Older versions of the binding answer bytes.
-    return value.decode() if isinstance(value, bytes) else value
+    with nvml(device) as (pynvml, handle):
+        return {
+            "gpu": word(pynvml.nvmlDeviceGetName(handle)),
+            "driver": ".".join(word(pynvml.nvmlSystemGetDriverVersion()).split(".")[:2]),
+            "power_cap_w": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+            "uuid": word(pynvml.nvmlDeviceGetUUID(handle)),
+            "clocks_mhz": {name: pynvml.nvmlDeviceGetMaxClockInfo(handle, kind) for name, kind in _CLOCKS.items()},
+        }
 
 
 def _version(package: str) -> str | None:

@@ -2,21 +2,27 @@
 
 The worker runs alone: a session of its own, an environment made here, an empty working directory, and fresh
 folders for HOME and TMPDIR that vanish with it.  What it prints is drained all the time and the last of it kept.
+With an enclosure it also has a control group and, where bubblewrap is, namespaces of its own (harness/sandbox.py).
 """
 
 import contextlib
 import fcntl
 import os
+import resource
 import select
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from harness.errors import Crashed, Hung, Missing, Violation
+from harness.cgroup import Group
+from harness.errors import Crashed, Hung, Missing, Unsupported, Violation
+from harness.freeze import FREEZE_S, Whole
+from harness.sandbox import ROOM, SYSTEM, Enclosure
 from harness.wire import MAX_LINE
 
 __all__ = ["IN_FD", "OUT_FD", "Process", "environment"]
@@ -27,6 +33,7 @@ READ_BYTES = 1 << 16
 SLICE_S = 1.0  # how often a silent worker is checked for being alive
 POLL_S = 0.02  # how often an ending worker is checked for having ended
 SHUTDOWN_S = 2.0
+_SIGNALLED = 128  # what bubblewrap adds to the number of a signal, as a shell does
 
 # What a worker may know of the outside: where programs, libraries and its GPU are, and how many threads to use.
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
@@ -50,25 +57,42 @@ def environment(system: Path, home: Path, cache: Path, outside: Mapping[str, str
 class Process:
     """A running worker; `close` ends it, whatever it is doing."""
 
-    def __init__(self, command: Sequence[str], system: Path, cache: Path | None, outside: Mapping[str, str]) -> None:
-        # A worker that was killed may still be writing; what is left then is the system's to clean.
-        self._home = tempfile.TemporaryDirectory(prefix="spt-worker-", ignore_cleanup_errors=True)
-        home = Path(self._home.name)
-        for name in ("home", "tmp", "work", "cache"):
-            (home / name).mkdir()
+    def __init__(
+        self,
+        command: Sequence[str],
+        system: Path,
+        cache: Path | None,
+        outside: Mapping[str, str],
+        enclosure: Enclosure | None = None,
+    ) -> None:
+        self.watch: Callable[[], None] = lambda: None  # called every SLICE_S of waiting; what it raises ends the wait
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
         self._chunks: list[bytes] = []  # of a line that has not ended yet
         self._chunks_bytes = 0
         self._lines: deque[tuple[bytes, int]] = deque()
         self._closed = False  # by the worker
-        full = [*command, "--in-fd", str(IN_FD), "--out-fd", str(OUT_FD)]
-        variables = environment(system, home, cache or home / "cache", outside)
+        self._wrapped = enclosure is not None and enclosure.bubblewrap is not None
+        # A worker that was killed may still be writing; what is left then is the system's to clean.
+        self._home = tempfile.TemporaryDirectory(prefix="spt-worker-", ignore_cleanup_errors=True)
+        group = None if enclosure is None else Group.make(enclosure.memory_bytes, enclosure.pids)
         try:
-            self._child, self._to, self._from, self._prints = _spawn(full, variables, home / "work")
-        except OSError as error:
+            full = [*command, "--in-fd", str(IN_FD), "--out-fd", str(OUT_FD)]
+            full, variables = _placed(full, Path(self._home.name), system, cache, outside, enclosure)
+            prepare = _preparation(enclosure, group)
+            self._child, self._to, self._from, self._prints = _spawn(
+                full, variables, Path(self._home.name) / "work", prepare
+            )
+        except BaseException as error:
+            if group is not None:
+                group.close()
             self._home.cleanup()
-            raise Missing(f"the engine '{command[0]}' cannot be started: {error.strerror}") from None
+            if isinstance(error, OSError):
+                raise Missing(f"the engine '{command[0]}' cannot be started: {error.strerror}") from None
+            if isinstance(error, subprocess.SubprocessError):
+                raise Unsupported("the engine cannot enter its control group, or take its limits") from None
+            raise
+        self._whole = Whole(self._child, group)
         self._poll = select.poll()
         for source in (self._from, self._prints):
             self._poll.register(source, select.POLLIN)
@@ -105,6 +129,7 @@ class Process:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Hung(f"the engine said nothing for {patience_s:g} s")
+            self.watch()
             if not self._turn(min(left, SLICE_S)) and (self._closed or self.status() is not None):
                 raise self.crashed()
         return self._lines.popleft()
@@ -116,7 +141,9 @@ class Process:
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        signalled = self._wrapped and _SIGNALLED < status < _SIGNALLED + signal.NSIG
+        return _SIGNALLED - status if signalled else status
 
     def wait(self, patience_s: float) -> int | None:
         """The exit status once the worker has ended by itself, or None when it does not within `patience_s`."""
@@ -134,22 +161,39 @@ class Process:
             how = "closed its pipe"
         elif status < 0:
             how = f"was ended by signal {_signal_name(-status)}"
+            if self._whole.memory_reached():
+                how += ", its memory cap reached"
         else:
             how = f"ended with status {status}"
         printed = [line.strip() for line in self.tail().splitlines() if line.strip()]
         return Crashed(f"the engine {how}" + (f"; it last said: {printed[-1]}" if printed else ""), self.tail())
 
     def close(self, patience_s: float = SHUTDOWN_S) -> None:
-        """Closes the pipe, gives the worker `patience_s` to end by itself, and kills its whole process group."""
+        """Closes the pipe, gives the worker `patience_s` to end by itself, and kills all that it ever started."""
         os.close(self._to)
-        if patience_s:
+        if patience_s and not self.frozen:
             self.wait(patience_s)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._child.wait()
+        self._whole.kill()
         for source in (self._from, self._prints):
             os.close(source)
         self._home.cleanup()
+
+    @property
+    def frozen(self) -> bool:
+        return self._whole.frozen
+
+    @property
+    def freezes_by(self) -> str:
+        """`cgroup v2`, `cgroup v1` or `signals`."""
+        return self._whole.way
+
+    def freeze(self, patience_s: float = FREEZE_S) -> None:
+        """Stops the worker and all that it started, and sees them stopped; else `Hung`."""
+        self._whole.freeze(patience_s)
+
+    def thaw(self) -> None:
+        """Lets them go on; raises `Violation` when they ran while they were frozen."""
+        self._whole.thaw()
 
     def _wait_until_writable(self, deadline: float) -> None:
         self._poll.register(self._to, select.POLLOUT)
@@ -196,13 +240,73 @@ class Process:
             raise Violation(f"the engine sent a line of more than {MAX_LINE >> 20} MiB")
 
 
+def _placed(
+    command: list[str],
+    home: Path,
+    system: Path,
+    cache: Path | None,
+    outside: Mapping[str, str],
+    enclosure: Enclosure | None,
+) -> tuple[list[str], dict[str, str]]:
+    """The command to start, and its environment, with their folders below `home` or inside the enclosure."""
+    (home / "work").mkdir()
+    if enclosure is not None and enclosure.bubblewrap is not None:
+        alone = {name: value for name, value in outside.items() if name != "CUDA_VISIBLE_DEVICES"}
+        variables = environment(SYSTEM, ROOM, ROOM / "cache", alone)
+        # Bubblewrap's own environment can be read by what runs inside, so that it has none.
+        return enclosure.command(command, variables, system), {}
+    for name in ("home", "tmp", "cache"):
+        (home / name).mkdir()
+    if enclosure is not None and enclosure.kernels is not None:
+        if enclosure.filling:
+            cache = enclosure.kernels
+        else:
+            shutil.copytree(enclosure.kernels, home / "cache", symlinks=True, dirs_exist_ok=True)
+    return command, environment(system, home, cache or home / "cache", outside)
+
+
+def _preparation(enclosure: Enclosure | None, group: Group | None) -> Callable[[], None]:
+    """What the child does to itself before it becomes the engine: enters its group, and takes what limits are left."""
+    if enclosure is None:
+        return lambda: None
+    limits = [(resource.RLIMIT_CORE, 0)]
+    if enclosure.file_bytes is not None:
+        limits.append((resource.RLIMIT_FSIZE, enclosure.file_bytes))
+    if group is None or not group.memory:
+        limits.append((resource.RLIMIT_DATA, enclosure.memory_bytes))  # of each process; address space CUDA has plenty
+    if group is None or not group.pids:
+        limits.append((resource.RLIMIT_NPROC, _threads_of_ours() + enclosure.pids))  # root's are not counted
+
+    def prepare() -> None:
+        for entrance in [] if group is None else group.entrances:
+            with open(entrance, "w") as file:  # noqa: PTH123 - between fork and exec: as little as can be
+                file.write("0")
+        for limit, value in limits:
+            hard = resource.getrlimit(limit)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(limit, (value, value))
+
+    return prepare
+
+
+def _threads_of_ours() -> int:
+    """How many threads our user has: RLIMIT_NPROC counts them all."""
+    count = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+            if int(fields["Uid"].split()[0]) == os.getuid():
+                count += int(fields["Threads"])
+    return count
+
+
 def _signal_name(number: int) -> str:
     """Its name where it has one; those between the first and last real-time signal have none."""
     return signal.Signals(number).name if number in list(signal.Signals) else str(number)
 
 
 def _spawn(
-    command: Sequence[str], variables: Mapping[str, str], folder: Path
+    command: Sequence[str], variables: Mapping[str, str], folder: Path, prepare: Callable[[], None]
 ) -> tuple["subprocess.Popen[bytes]", int, int, int]:
     """Starts `command` with its pipes on 3 and 4; returns it, our two ends, and the pipe of what it prints."""
     their_in, to = _pipe()
@@ -212,6 +316,7 @@ def _spawn(
     def place_pipes() -> None:
         os.dup2(their_in, IN_FD)
         os.dup2(their_out, OUT_FD)
+        prepare()
 
     try:
         with _taken(IN_FD), _taken(OUT_FD):

@@ -58,6 +58,7 @@ class Request:
     choice: int = 0
     context_tok: int | None = None
     session: bool = False  # ends by itself when its context is full
+    family: str | None = None  # of templates, or the user's category
 
     @property
     def answers(self) -> int:
@@ -90,7 +91,14 @@ def _request(value: Any) -> Request:
     if isinstance(value, dict) and value.get("kind") == "session":
         _SESSION(value, "the session")
         turns = tuple(value["turns"])
-        return Request(value["id"], turns, max_tokens=value["cap_tok"], context_tok=value["context_tok"], session=True)
+        return Request(
+            value["id"],
+            turns,
+            max_tokens=value["cap_tok"],
+            context_tok=value["context_tok"],
+            session=True,
+            family=value["family"],
+        )
     (_IDS if isinstance(value, dict) and "ids" in value else _TURNS)(value, "the request")
     sampling = value.get("sampling")
     return Request(
@@ -101,6 +109,7 @@ def _request(value: Any) -> Request:
         ignore_eos=value.get("ignore_eos", False),
         sampling=None if sampling is None else Sampling(**sampling),
         choice=value.get("choice", 0),
+        family=value.get("category"),
     )
 
 

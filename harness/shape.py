@@ -105,12 +105,19 @@ def number(low: float = -math.inf, high: float = math.inf) -> Check:
     """A finite number from `low` to `high`."""
 
     def check(value: Any, where: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
             raise Mismatch(f"{where} is not a number")
         if not low <= value <= high:
             raise Mismatch(f"{where} is not from {low:g} to {high:g}")
 
     return check
+
+
+def _finite(value: int | float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # JSON has whole numbers that no float holds
+        return False
 
 
 def constant(expected: Any) -> Check:

@@ -15,7 +15,7 @@ __all__ = ["prepare"]
 def prepare(settings: Settings, folder: Path) -> dict[str, Any]:
     """Runs the modules' `prepare(target, options, folder)`; returns the fields of the protocol's `prepared`.
 
-    On a GPU an engine warms up once, so that the kernel cache, which the harness places in the folder, is filled.
+    On a GPU an engine warms up once, so that the kernel cache, which the harness keeps beside the folder, is filled.
     """
     options, target = read_options(settings), read_target(settings)
     for seam in SEAMS:
@@ -29,7 +29,7 @@ def prepare(settings: Settings, folder: Path) -> dict[str, Any]:
     return {
         "files": len(files),
         "bytes": sum(path.stat().st_size for path in files),
-        "digest": hashlib.sha256("".join(lines).encode()).hexdigest(),
+        "digest": hashlib.sha256("".join(sorted(lines)).encode()).hexdigest(),
     }
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 VOCABULARY = 1000
 STOP_ID = 2
 MAX_LINE = 16 << 20
+SPIN_S = 3e-4  # a sleep ends late by about so much
 
 OPTIONS = {
     "step_ms": (1.0, [0.0, 1e5], "time of one exact pass"),
@@ -42,6 +43,7 @@ OPTIONS = {
     "bad_line": (0, [0, 10**9], "write a line that is not JSON after so many lines (0: never)"),
     "drop_done": (0, [0, 1], "never send done"),
     "seed": (0, [0, 2**31], "seed of noise and mismatches"),
+    "prefill_rows": (512, [64, 8192], "no effect: scores do not depend on chunks here"),
 }
 LOAD = {"target", "drafter", "dtype", "device", "mode", "head", "options", "prepared", "limits"}
 GENERATE = {"id", "prompt", "max_tokens", "stop_ids", "ignore_eos", "sampling", "logprobs", "digest"}
@@ -85,14 +87,19 @@ class Engine:
         self.open: dict[str, dict] = {}
         self.counters = {"requests": 0, "steps": 0, "tokens": 0}
         self.emitted = 0
+        self.due_s = 0.0
 
     def best(self, ids: list[int]) -> tuple[int, int, float]:
         best, second, gap, uniform = facts(ids)
         return (STOP_ID if uniform < self.options["stop_rate"] else best), second, gap
 
     def wait(self, ms: float) -> None:
+        """A metronome: waits end on a schedule, so that what was late is not late twice."""
         ms *= max(0.0, 1 + self.random.gauss(0, self.options["noise"]))
-        time.sleep(ms / 1e3)
+        self.due_s += ms / 1e3
+        time.sleep(max(0.0, self.due_s - time.perf_counter() - SPIN_S))
+        while time.perf_counter() < self.due_s:
+            pass
 
     def load(self, line: dict) -> None:
         values = {name: default for name, (default, _, _) in OPTIONS.items()}
@@ -106,6 +113,7 @@ class Engine:
         self.options, self.limits = values, line["limits"]
         self.random = random.Random(values["seed"])
         self.open.clear()
+        self.due_s = time.perf_counter()
         self.wait(values["load_ms"])
 
     def on_load(self, line: dict) -> None:
@@ -136,6 +144,8 @@ class Engine:
             raise ProtocolError("too_long", f"prompt and answer exceed {self.limits['context']} tokens", name)
         self.open[name] = {**line, "answer": [], "steps": 0}
         self.counters["requests"] += 1
+        if len(self.open) == 1:
+            self.due_s = time.perf_counter()
         self.wait(self.options["prefill_ms"])
         self.emit(name, 1)
 

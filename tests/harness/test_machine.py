@@ -2,7 +2,6 @@
 
 import datetime
 import sys
-import types
 
 import pytest
 
@@ -22,55 +21,6 @@ def test_card_of_a_cpu():
     assert {made[name] for name in GPU} == {None}
     assert made["torch"].startswith("2.")
     assert made["date"] == "2026-11-30T12:00:00+00:00"
-
-
-class NVML(types.ModuleType):
-    """Two GPUs, as nvidia-ml-py shows them."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self):
-        super().__init__("pynvml")
-        self.running = 0
-
-    def nvmlInit(self):  # noqa: N802 - the library's names
-        self.running += 1
-
-    def nvmlShutdown(self):  # noqa: N802
-        self.running -= 1
-
-    def nvmlSystemGetDriverVersion(self):  # noqa: N802
-        return b"570.86.15"
-
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
-        if index > 1:
-            raise self.NVMLError("Invalid Argument")
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
-        return int(uuid.removeprefix("GPU-"))
-
-    def nvmlDeviceGetName(self, handle):  # noqa: N802
-        return f"NVIDIA H{handle}00"
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle):  # noqa: N802
-        return 700_000
-
-    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
-        return f"GPU-{handle}"
-
-    def nvmlDeviceGetMaxClockInfo(self, handle, kind):  # noqa: N802
-        return 1980 + kind
-
-
-@pytest.fixture
-def nvml(monkeypatch):
-    made = NVML()
-    monkeypatch.setitem(sys.modules, "pynvml", made)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    yield made
-    assert made.running == 0
 
 
 @pytest.mark.parametrize(

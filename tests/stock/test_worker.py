@@ -471,8 +471,10 @@ def test_prepare(paths, tmp_path):
         (folder / "a").write_bytes(b"")
         prepared = worker.ask(line)
         assert worker.wait()[0] == 0
-    listing = f"{hashlib.sha256(b'').hexdigest()}  a\n{hashlib.sha256(b'xyz').hexdigest()}  b/kernel\n"
+    lines = [f"{hashlib.sha256(b'').hexdigest()}  a\n", f"{hashlib.sha256(b'xyz').hexdigest()}  b/kernel\n"]
+    listing = "".join(sorted(lines))
 
+    assert lines != sorted(lines)  # by line, not by path
     assert prepared["files"] == 2
     assert prepared["bytes"] == 3
     assert prepared["digest"] == hashlib.sha256(listing.encode()).hexdigest()

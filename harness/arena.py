@@ -1,0 +1,141 @@
+"""What every measuring command sets up: the job, its devices, locks, sandbox and file of samples."""
+
+import datetime
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness import shape
+from harness.client import Engine, Start, stock_command
+from harness.device import Device, locked, open_device
+from harness.errors import Missing, Unsupported, Usage
+from harness.job import Job, read_job
+from harness.machine import card
+from harness.options import convert
+from harness.prepared import Store, model_paths, stored
+from harness.probe import check_sandbox
+from harness.request import Request, read_requests
+from harness.samples import Writer
+from harness.sandbox import Enclosure, find_bubblewrap
+from harness.text import Text, load_text
+from harness.wire import Ready, Settings
+
+__all__ = ["Arena", "open_arena"]
+
+
+@dataclass
+class Arena:
+    """A job on its devices, with the one writer of its samples; the card of this process is written already."""
+
+    job: Job
+    requests: list[Request]
+    text: Text | None  # None where all requests are ids and the target has no tokenizer
+    writer: Writer
+    devices: list[Device]
+    enclosures: list[Enclosure]  # one a device
+    start: Start
+    out: Path
+    _stores: dict[str, Store] = field(default_factory=dict)
+
+    def store(self, name: str) -> Store:
+        """What arm `name` prepared, now or before; requests of this run do not reach it."""
+        if name not in self._stores:
+            folder = self.out / "prepared" / name
+            arm = self.job.arms[name]
+            self._stores[name] = stored(arm, self.job.deployment, folder, self.enclosures[0], self.start)
+        return self._stores[name]
+
+    @contextmanager
+    def engine(self, name: str, **changed: object) -> Iterator[tuple[Engine, Ready]]:
+        """Arm `name` started and loaded on the first device; `changed` are fields of `Settings`, and options in it."""
+        store = self.store(name)
+        store.check()
+        enclosure = store.enclosure(self.enclosures[0])
+        arm, deployment = self.job.arms[name], self.job.deployment
+        with self.start(deployment.command(stock_command()), arm.folder, enclosure=enclosure) as engine:
+            options = convert({**arm.options, **_options(changed)}, engine.hello.options)
+            settings: Settings = replace(deployment.settings(options), **changed)  # type: ignore[arg-type]
+            yield engine, engine.load(enclosure.settings(settings))
+        store.check()
+
+    def asked(self, phase: str | None = None) -> set[str]:
+        """The sessions that were ever asked (in `phase`), in units that count or not."""
+        found = set()
+        for text in self.writer.path.read_bytes().split(b"\n")[:-1]:
+            line = shape.loads(text)
+            if line["type"] == "answer" and phase in (None, line["phase"]):
+                found.add(line["session"])
+            elif line["type"] == "group" and phase in (None, line["phase"]):
+                found.update(line["requests"])
+        return found
+
+    def stop_ids(self, ready: Ready) -> list[int]:
+        """What ends an answer: the model's stop ids and those of its text."""
+        return sorted({*ready.stop_ids, *(self.text.stop_ids if self.text else ())})
+
+
+def _options(changed: dict[str, object]) -> dict[str, str | float | bool]:
+    options = changed.pop("options", {})
+    assert isinstance(options, dict)
+    return options
+
+
+@contextmanager
+def open_arena(
+    job_file: Path, out: Path, arms: Sequence[str], *, sandbox: bool, devices: Sequence[str] = (), start: Start
+) -> Iterator[Arena]:
+    """The arena of a job that names these arms; a folder with samples of another campaign is refused."""
+    job = read_job(job_file)
+    if missing := [arm for arm in arms if arm not in job.arms]:
+        raise Usage(f"the job names no arm '{missing[0]}'", f"it needs {', '.join(arms)}")
+    requests = read_requests(job.requests)
+    text = _text(job, any(request.turns for request in requests))
+    with ExitStack() as stack:
+        writer = stack.enter_context(Writer(out / "samples.jsonl"))
+        places = [stack.enter_context(open_device(name)) for name in devices or (job.deployment.device,)]
+        for device in places:
+            stack.enter_context(locked(device.uuid))
+        enclosures = [_enclosure(job, device, sandbox) for device in places]
+        if sandbox:
+            check_sandbox(enclosures[0])
+        _begin(writer, job, enclosures[0].word)
+        yield Arena(job, requests, text, writer, places, enclosures, start, out.absolute())
+
+
+def _text(job: Job, needed: bool) -> Text | None:
+    try:
+        return load_text(Path(job.deployment.target.path))
+    except (Missing, Unsupported):
+        if needed:
+            raise
+        return None
+
+
+def _enclosure(job: Job, device: Device, sandbox: bool) -> Enclosure:
+    return Enclosure(
+        find_bubblewrap() if sandbox else None,
+        device=device.name,
+        nodes=device.nodes,
+        reads=model_paths(job.deployment),
+    )
+
+
+def _begin(writer: Writer, job: Job, sandbox: str) -> None:
+    """Writes what the campaign is of, or finds it there; then this process's card."""
+    told = {
+        "arms": {name: {"tree": arm.tree, "options": arm.options} for name, arm in job.arms.items()},
+        "deployment": job.digest,
+        "rule": job.rule,
+        "seed": job.seed,
+        "requests": hashlib.sha256(job.requests.read_bytes()).hexdigest(),
+    }
+    if writer.path.stat().st_size:
+        found = writer.read().campaign
+        for name, value in told.items():
+            if found[name] != value:
+                raise Usage(f"'{writer.path}' holds another campaign: its '{name}' differs", "give another folder")
+    else:
+        writer.add("campaign", **told)
+    writer.add("card", card=card(job.deployment.device, datetime.datetime.now(datetime.UTC), sandbox=sandbox))

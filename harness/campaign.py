@@ -1,0 +1,108 @@
+"""`python -m harness time`: the campaign that compares arm `a` with the current best `b`, unit by unit.
+
+What to measure next is the rule's to say (harness/promotion.py); what was measured is in `DIR/samples.jsonl` before
+anything else happens.  The same command goes on where it was killed; a unit that was under way is measured anew with
+fresh requests.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.arena import Arena, open_arena
+from harness.client import Engine, Start
+from harness.device import Device
+from harness.errors import HarnessError, Unsupported, Usage
+from harness.job import Job, read_job
+from harness.pair import Contestant, Pair, Voided
+from harness.promotion import RULE, Measure, next_step
+from harness.samples import Samples
+from harness.supply import Supply
+from harness.units import reading
+from harness.verdict import timing_verdict
+
+__all__ = ["time_arms"]
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+def time_arms(
+    job_file: Path,
+    out: Path,
+    minutes: float | None,
+    emit: Emit,
+    *,
+    sandbox: bool = True,
+    devices: Sequence[str] = (),
+    start: Start = Engine.start,
+) -> dict[str, Any]:
+    """Measures until the rule has its answer, and returns the verdict.
+
+    `devices` are one or two; the deployment's own when left out.  `emit` gets the events `card`, `unit`, `void` and
+    `verdict` of docs/judge.md.  Raises `HarnessError` when the time is up.
+    """
+    _check(read_job(job_file))
+    with open_arena(job_file, out, ("a", "b", "stock"), sandbox=sandbox, devices=devices, start=start) as arena:
+        for name in "ab":
+            arena.store(name)
+        supply = Supply(arena.requests, arena.asked(), arena.text)
+        return _Campaign(arena, supply, emit).run(minutes)
+
+
+def _check(job: Job) -> None:
+    if job.rule != RULE:
+        raise Usage(f"the job's rule is '{job.rule}'", f"this judge has '{RULE}'")
+    if job.deployment.concurrency != 1:
+        raise Unsupported(f"requests are timed one at a time, not {job.deployment.concurrency}")
+
+
+@dataclass
+class _Campaign:
+    arena: Arena
+    supply: Supply
+    emit: Emit
+
+    def run(self, minutes: float | None) -> dict[str, Any]:
+        deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
+        longest_s = 0.0
+        while isinstance(step := next_step(samples := self.arena.writer.read()), Measure):
+            if deadline_s is not None and time.monotonic() + longest_s > deadline_s:
+                raise HarnessError(
+                    f"the time is up before unit {step.unit} of '{step.phase}'", "the same command goes on from here"
+                )
+            begun_s = time.monotonic()
+            self._measure(step)
+            longest_s = max(longest_s, time.monotonic() - begun_s)
+        verdict = timing_verdict(samples)
+        self.emit({"event": "verdict", "verdict": verdict})
+        return verdict
+
+    def _measure(self, step: Measure) -> None:
+        names = ("b", "b") if step.phase == "calibrate" else ("a", "b")
+        arena = self.arena
+        pair = Pair(arena.job.deployment, arena.writer, self.supply, step, arena.job.seed, arena.start)
+        try:
+            pair.run([self._half(names, turn) for turn in range(len(arena.devices))])
+        except Voided as void:
+            told = {"arm": void.arm, "cause": void.cause, "reason": void.reason}
+            self.emit({"event": "void", **asdict(step), **told})
+            return
+        samples = self.arena.writer.read()
+        self.emit({"event": "unit", **asdict(step), **_progress(samples, step)})
+
+    def _half(self, names: tuple[str, str], turn: int) -> tuple[dict[str, Contestant], dict[str, Device]]:
+        """Contestants and devices of one half; the second half exchanges the devices."""
+        arena, contestants, devices = self.arena, {}, {}
+        for index, (arm, name) in enumerate(zip("ab", names, strict=True)):
+            place = (index + turn) % len(arena.devices)
+            devices[arm] = arena.devices[place]
+            contestants[arm] = Contestant(arena.job.arms[name], arena.store(name), arena.enclosures[place])
+        return contestants, devices
+
+
+def _progress(samples: Samples, step: Measure) -> dict[str, Any]:
+    """The unit's value, and all values of its phase, ln-ratios."""
+    values = [reading(unit).value for unit in samples.of(step.phase)]
+    return {"value": values[-1], "values": values}

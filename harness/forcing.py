@@ -1,0 +1,451 @@
+"""The forcing decision: does a system say what stock would have said? (docs/judge.md)
+
+`decide` is the rule on counts, and what simulations run; `judge` makes the counts from samples.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from harness import statistics
+from harness.errors import Usage
+from harness.samples import Samples, Void
+from harness.scored import (
+    AXES,
+    BUCKET_TOK,
+    EDGES,
+    SYSTEM_PHASES,
+    Event,
+    Scored,
+    delta_of,
+    events_of,
+    malformed,
+    mean_clipped,
+    scored_answers,
+)
+from harness.statistics import Bounds, Counts
+
+__all__ = ["Bucket", "Decision", "EventTest", "Limits", "Report", "Run", "decide", "judge", "wanted_tok"]
+
+LIMIT = 0.005  # the excess over stock's mismatch rate that is too much
+LOOKS = 2
+AUDITED = 200
+_CONFIDENCE = 0.975
+_EVENT_ALPHA = 0.01
+_PLAN_POWER = 0.98  # of a first look of the size asked for: both that an honest system passes and a bad one does not
+_PLAN_FREEDOM = 99  # some 100 sessions
+_NEED_POWER = 0.9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes below which an answer is not given."""
+
+    sessions: int = 50
+    tokens: int = 25_000
+    bucket_tokens: int = BUCKET_TOK  # and as many sessions as above
+    reference_tokens: int = 100_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """Counts of the fresh tokens of one look, or of stock's calibration; one row a session."""
+
+    sessions: tuple[str, ...]
+    wrong: Counts  # int64 [session, axis, bucket]: mismatches without loops
+    tokens: Counts  # int64 [session, axis, bucket]: tokens without loops
+    looped_tok: int = 0
+    looped_wrong: int = 0
+    events: int = 0  # loops included, as in `all_tok`
+
+    @property
+    def all_tok(self) -> int:
+        """All tokens, looped ones too."""
+        return int(self.tokens[:, 0].sum()) + self.looped_tok
+
+    @property
+    def pooled(self) -> tuple[Counts, Counts]:
+        """Mismatches and tokens a session, int64 [session]."""
+        return self.wrong[:, 0].sum(axis=-1), self.tokens[:, 0].sum(axis=-1)
+
+    def __add__(self, other: "Run") -> "Run":
+        """Both together; a session that stands in both is one session."""
+        names = dict.fromkeys((*self.sessions, *other.sessions))
+        rows = {name: row for row, name in enumerate(names)}
+        wrong, tokens = (np.zeros((len(rows), *self.wrong.shape[1:]), dtype=np.int64) for _ in range(2))
+        for run in (self, other):
+            at = [rows[name] for name in run.sessions]
+            np.add.at(wrong, at, run.wrong)
+            np.add.at(tokens, at, run.tokens)
+        return Run(
+            tuple(names),
+            wrong,
+            tokens,
+            self.looped_tok + other.looped_tok,
+            self.looped_wrong + other.looped_wrong,
+            self.events + other.events,
+        )
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The comparison within one bucket of an axis."""
+
+    axis: str
+    low: int
+    high: int | None
+    tokens: int
+    sessions: int
+    mismatch: float
+    stock_mismatch: float | None
+    excess: Bounds | None  # None where too little is there to compare
+    covered: bool  # enough sessions and tokens, on both sides, for silence to mean something
+
+    @property
+    def rejects(self) -> bool:
+        """Whether this bucket alone rejects the system."""
+        return self.excess is not None and self.excess.lower > LIMIT
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"{self.axis} {self.low}-{'' if self.high is None else self.high}"
+
+
+class EventTest(NamedTuple):
+    """The events of one run against stock's."""
+
+    events: int
+    tokens: int
+    stock_events: int
+    stock_tokens: int
+    p: float
+
+    @property
+    def rejects(self) -> bool:
+        """Whether this run has too many events."""
+        return self.p <= _EVENT_ALPHA
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer, and what it rests on; rates are shares of tokens without loops."""
+
+    answer: str  # accept, reject, undecided, smoke, malformed
+    reason: str
+    look: int
+    final: bool  # no further look may change it
+    tokens: int
+    sessions: int
+    mismatch: float | None
+    stock_mismatch: float | None
+    excess: Bounds | None
+    buckets: tuple[Bucket, ...] = ()
+    events: tuple[EventTest, ...] = ()  # one a run
+    needed_tok: int | None = None  # more tokens until the next look; None where none helps, 0 where none is needed
+
+    @property
+    def uncovered(self) -> list[str]:
+        """The buckets that hold tokens, but too few."""
+        return [bucket.name for bucket in self.buckets if not bucket.covered]
+
+
+def decide(
+    runs: Sequence[Run],
+    stock: Run,
+    limits: Limits = Limits(),
+    *,
+    clustered: bool = True,
+    by_bucket: bool = True,
+) -> Decision:
+    """The answer after the looks so far: `runs` holds each look's fresh tokens, `stock` the calibration's.
+
+    The first look that accepts or rejects stays; after two looks the answer is final.
+    `clustered` and `by_bucket` false leave out a part of the rule, so that a test can show what it is for.
+    """
+    if not runs:
+        raise ValueError("no look was taken")
+    tests: list[EventTest] = []
+    for look in range(1, min(len(runs), LOOKS) + 1):
+        seen = reduce(Run.__add__, runs[:look])
+        tests.append(_event_test(runs[look - 1], stock))
+        decision = _look(seen, stock, tuple(tests), limits, clustered, by_bucket)
+        if decision.answer in ("accept", "reject"):
+            break
+    return decision
+
+
+def _look(
+    seen: Run, stock: Run, tests: tuple[EventTest, ...], limits: Limits, clustered: bool, by_bucket: bool
+) -> Decision:
+    wrong, tokens = seen.pooled
+    stock_wrong, stock_tokens = stock.pooled
+    buckets = tuple(_buckets(seen, stock, limits, clustered)) if by_bucket else ()
+    excess = _excess(wrong, tokens, stock_wrong, stock_tokens, clustered)
+    answer, reason = _answer(seen, stock, excess, buckets, tests, limits)
+    undecided = answer not in ("accept", "reject")
+    return Decision(
+        answer=answer,
+        reason=reason,
+        look=len(tests),
+        final=not undecided or len(tests) == LOOKS,
+        tokens=int(tokens.sum()),
+        sessions=int((tokens > 0).sum()),
+        mismatch=_share(wrong, tokens),
+        stock_mismatch=_share(stock_wrong, stock_tokens),
+        excess=excess,
+        buckets=buckets,
+        events=tests,
+        needed_tok=_needed_tok(seen, stock, excess, tests, limits) if undecided else 0,
+    )
+
+
+def _answer(
+    seen: Run,
+    stock: Run,
+    excess: Bounds | None,
+    buckets: Sequence[Bucket],
+    tests: Sequence[EventTest],
+    limits: Limits,
+) -> tuple[str, str]:
+    if excess is not None and excess.lower > LIMIT:
+        return "reject", f"the mismatch exceeds stock's by {excess.value:.2%}, at least {excess.lower:.2%}"
+    for bucket in buckets:
+        if bucket.rejects and bucket.excess is not None:
+            return "reject", (
+                f"at {bucket.name} the mismatch exceeds stock's by {bucket.excess.value:.2%},"
+                f" at least {bucket.excess.lower:.2%}"
+            )
+    if len(tests) == LOOKS and all(test.rejects for test in tests):
+        counts = " and ".join(f"{test.events} in {test.tokens}" for test in tests)
+        return "reject", f"events: {counts} tokens, stock {tests[0].stock_events} in {tests[0].stock_tokens}"
+    small = _smoke(seen, stock, limits)
+    if small or excess is None:
+        return "smoke", small or "too few sessions to compare"
+    if len(tests) == 1 and tests[0].rejects:
+        return "undecided", f"events: {tests[0].events} in {tests[0].tokens} tokens; a second run must say so too"
+    if excess.upper < LIMIT:
+        return "accept", f"the mismatch exceeds stock's by {excess.value:.2%}, at most {excess.upper:.2%}"
+    return "undecided", f"the excess over stock's mismatch lies between {excess.lower:.2%} and {excess.upper:.2%}"
+
+
+def _smoke(seen: Run, stock: Run, limits: Limits) -> str:
+    """Why the counts are too few to accept on; empty where they are not."""
+    tokens = seen.pooled[1]
+    sessions = int((tokens > 0).sum())
+    if sessions < limits.sessions:
+        return f"{sessions} sessions, fewer than {limits.sessions}"
+    if tokens.sum() < limits.tokens:
+        return f"{tokens.sum()} tokens, fewer than {limits.tokens}"
+    if stock.all_tok < limits.reference_tokens:
+        return f"stock's calibration holds {stock.all_tok} tokens, fewer than {limits.reference_tokens}"
+    return ""
+
+
+def _excess(wrong: Counts, tokens: Counts, stock_wrong: Counts, stock_tokens: Counts, clustered: bool) -> Bounds | None:
+    if clustered:
+        if min((tokens > 0).sum(), (stock_tokens > 0).sum()) < 2:
+            return None
+        return statistics.clustered_excess(wrong, tokens, stock_wrong, stock_tokens, _CONFIDENCE)
+    if not tokens.sum() or not stock_tokens.sum():
+        return None
+    return statistics.newcombe(
+        int(wrong.sum()), int(tokens.sum()), int(stock_wrong.sum()), int(stock_tokens.sum()), _CONFIDENCE
+    )
+
+
+def _buckets(seen: Run, stock: Run, limits: Limits, clustered: bool) -> Iterator[Bucket]:
+    """All buckets that hold tokens of the system."""
+    for axis, name in enumerate(AXES):
+        for at, (low, high) in enumerate(zip((0, *EDGES), (*EDGES, None), strict=True)):
+            wrong, tokens = seen.wrong[:, axis, at], seen.tokens[:, axis, at]
+            stock_wrong, stock_tokens = stock.wrong[:, axis, at], stock.tokens[:, axis, at]
+            if tokens.sum():
+                yield Bucket(
+                    axis=name,
+                    low=low,
+                    high=high,
+                    tokens=int(tokens.sum()),
+                    sessions=int((tokens > 0).sum()),
+                    mismatch=float(wrong.sum() / tokens.sum()),
+                    stock_mismatch=_share(stock_wrong, stock_tokens),
+                    excess=_excess(wrong, tokens, stock_wrong, stock_tokens, clustered),
+                    covered=all(
+                        side.sum() >= limits.bucket_tokens and (side > 0).sum() >= limits.sessions
+                        for side in (tokens, stock_tokens)
+                    ),
+                )
+
+
+def _share(wrong: Counts, tokens: Counts) -> float | None:
+    return float(wrong.sum() / tokens.sum()) if tokens.sum() else None
+
+
+def _event_test(run: Run, stock: Run) -> EventTest:
+    counts = run.events, run.all_tok, stock.events, stock.all_tok
+    p = statistics.event_p(*counts) if run.all_tok and stock.all_tok else 1.0
+    return EventTest(*counts, p)
+
+
+def wanted_tok(stock: Run, limits: Limits = Limits()) -> int | None:
+    """Tokens of a first look that decides: honest passes, one point worse does not, each 98 times in 100.
+
+    From stock's own rate, its design effect, and the variance that its calibration leaves; None where that alone is
+    too large.
+    """
+    wrong, tokens = stock.pooled
+    rate = float(wrong.sum() / tokens.sum()) + 2 * LIMIT
+    free = rate * (1 - rate) * statistics.design_effect(wrong, tokens)
+    width = statistics.student(_CONFIDENCE, _PLAN_FREEDOM) + statistics.normal(_PLAN_POWER)
+    room = (LIMIT / width) ** 2 - _variance(wrong, tokens)
+    return max(limits.tokens, math.ceil(free / room)) if room > 0 else None
+
+
+def _variance(wrong: Counts, tokens: Counts) -> float:
+    """Variance of a rate over its sessions, no less than independent tokens would have."""
+    rate, total = float(wrong.sum() / tokens.sum()), int(tokens.sum())
+    return rate * (1 - rate) / total * statistics.design_effect(wrong, tokens)
+
+
+def _needed_tok(seen: Run, stock: Run, excess: Bounds | None, tests: Sequence[EventTest], limits: Limits) -> int | None:
+    """How many more tokens would decide if rates stay as they are."""
+    wrong, tokens = seen.pooled
+    have = int(tokens.sum())
+    if len(tests) == 1 and tests[0].rejects:
+        return max(have, limits.tokens)
+    wanted = wanted_tok(stock, limits)
+    if wanted is None or excess is None or have < wanted:
+        return None if wanted is None else max(1, wanted - have)
+    sessions = min(int((each > 0).sum()) for each in (tokens, stock.pooled[1]))
+    width = statistics.student(_CONFIDENCE, sessions - 1) + statistics.normal(_NEED_POWER)
+    room = ((LIMIT - excess.value) / width) ** 2 - _variance(*stock.pooled)
+    if room <= 0:
+        return None
+    return max(1, math.ceil(_variance(wrong, tokens) * have / room) - have)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A decision on samples, with what is printed beside it."""
+
+    decision: Decision
+    looped_tok: int
+    delta_logit: tuple[float, ...]  # a bucket of positions
+    families: dict[str, dict[str, float | int | None]]
+    margin_logit: dict[str, float | None]  # mean clipped margin of system and stock: advice
+    audit: tuple[Event, ...] = ()
+    malformed: tuple[str, ...] = ()
+
+
+def judge(
+    samples: Samples,
+    reference: Samples | None = None,
+    limits: Limits = Limits(),
+    *,
+    head: str = "fp32",
+    clustered: bool = True,
+    by_bucket: bool = True,
+) -> Report:
+    """The decision on arm a of `samples` against stock's calibration, in `reference` or in the same file.
+
+    Raises `Usage` where answers or events are not scored yet.
+    """
+    reference = samples if reference is None else reference
+    stock = list(scored_answers(reference, ("reference",), "stock", head))
+    if not stock:
+        raise Usage("there is no calibration: no answer of stock in the phase 'reference'")
+    delta = delta_of(reference, limits.bucket_tokens)
+    bad = malformed(samples)
+    faulty = [void for void in samples.voids if void.phase == "force" and void.arm == "a" and void.cause in _FAULTS]
+    if bad or faulty:
+        return _without_rates(bad, faulty, delta)
+    system = list(scored_answers(samples, SYSTEM_PHASES, "a", head))
+    if not system:
+        raise Usage("there is no answer of arm 'a' to judge", "measure the confirmation units first")
+    events = {"a": events_of(samples, system, delta), "stock": events_of(reference, stock, delta)}
+    runs = [_run(part, events["a"]) for part in _parts(system, samples.looks)]
+    decision = decide(runs, _run(stock, events["stock"]), limits, clustered=clustered, by_bucket=by_bucket)
+    audit = sorted(events["a"], key=lambda event: (event.explanation is not None, -event.margin_logit))
+    return Report(
+        decision=decision,
+        looped_tok=sum(run.looped_tok for run in runs),
+        delta_logit=delta,
+        families=_families(system, stock),
+        margin_logit={"system": mean_clipped(system), "stock": mean_clipped(stock)},
+        audit=tuple(audit[:AUDITED]),
+    )
+
+
+_FAULTS = {"crash": "crashed", "hang": "hung", "violation": "broke the protocol"}
+
+
+def _without_rates(bad: Sequence[str], faulty: Sequence[Void], delta: tuple[float, ...]) -> Report:
+    if bad:
+        answer, reason = "malformed", f"{len(bad)} answers do not end as they must, '{bad[0]}' first"
+    else:
+        answer, reason = "reject", f"the candidate {_FAULTS[faulty[0].cause]} while its answers were asked"
+    decision = Decision(answer, reason, 1, True, 0, 0, None, None, None, needed_tok=0)
+    return Report(decision, 0, delta, {}, {"system": None, "stock": None}, malformed=tuple(bad[:AUDITED]))
+
+
+def _parts(system: Sequence[Scored], looks: Sequence[int]) -> list[list[Scored]]:
+    """The answers by the look that first saw them; those after the last look belong to the look taken now."""
+    parts: dict[int, list[Scored]] = {}
+    for scored in system:
+        parts.setdefault(sum(scored.unit.at > look for look in looks), []).append(scored)
+    return [parts[number] for number in sorted(parts)]
+
+
+def _run(system: Sequence[Scored], events: Sequence[Event]) -> Run:
+    rows: dict[str, int] = {}
+    for scored in system:
+        rows.setdefault(scored.said["session"], len(rows))
+    wrong, tokens = (np.zeros((len(rows), len(AXES), len(EDGES) + 1), dtype=np.int64) for _ in range(2))
+    for scored in system:
+        row, keep = rows[scored.said["session"]], ~scored.loop
+        for axis in range(len(AXES)):
+            places = scored.places(axis)
+            np.add.at(tokens[row, axis], places[keep], 1)
+            np.add.at(wrong[row, axis], places[keep & scored.wrong], 1)
+    asked = {scored.said["request"] for scored in system}
+    return Run(
+        tuple(rows),
+        wrong,
+        tokens,
+        looped_tok=sum(int(scored.loop.sum()) for scored in system),
+        looped_wrong=sum(int((scored.loop & scored.wrong).sum()) for scored in system),
+        events=sum(event.explanation is None and event.request in asked for event in events),
+    )
+
+
+def _families(system: Sequence[Scored], stock: Sequence[Scored]) -> dict[str, dict[str, float | int | None]]:
+    """Mismatch by task family, for reading only."""
+    sides = {"system": _by_family(system), "stock": _by_family(stock)}
+    return {
+        family: {
+            "tokens": sides["system"][family][1],
+            "mismatch": sides["system"][family][0] / (sides["system"][family][1] or 1),
+            "stock_tokens": sides["stock"].get(family, (0, 0))[1],
+            "stock_mismatch": _rate(*sides["stock"].get(family, (0, 0))),
+        }
+        for family in sorted(sides["system"])
+    }
+
+
+def _by_family(answers: Sequence[Scored]) -> dict[str, tuple[int, int]]:
+    """Mismatches and tokens without loops."""
+    found: dict[str, tuple[int, int]] = {}
+    for scored in answers:
+        if (family := scored.said.get("family")) is not None:
+            wrong, tokens = found.get(family, (0, 0))
+            keep = ~scored.loop
+            found[family] = wrong + int((keep & scored.wrong).sum()), tokens + int(keep.sum())
+    return found
+
+
+def _rate(wrong: int, tokens: int) -> float | None:
+    return wrong / tokens if tokens else None

@@ -1,0 +1,1 @@
+"""Template families, one a file: those that every set draws from."""

@@ -1,0 +1,1 @@
+"""Template families and word lists that only finals draw from."""

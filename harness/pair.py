@@ -1,0 +1,266 @@
+"""One unit: two fresh processes, the idle one frozen, and three quartets A(g1) B(g1) B(g2) A(g2) (docs/judge.md).
+
+Everything that is measured is written at once; a unit that goes wrong is void, and the reason is written too.
+"""
+
+import functools
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from harness.answer import Answer
+from harness.client import LOAD_S, Engine, Start, stock_command
+from harness.device import Device
+from harness.errors import Crashed, EngineError, Hung, Refused
+from harness.job import Arm, Deployment
+from harness.options import convert
+from harness.prepared import Store
+from harness.promotion import Measure
+from harness.samples import Line, Writer
+from harness.sandbox import Enclosure
+from harness.supply import Supply
+from harness.tau import looped
+from harness.wire import Generate, Ready
+
+__all__ = ["GROUP", "QUARTETS", "Contestant", "Pair", "Voided"]
+
+QUARTETS = 3
+GROUP = 8  # requests
+LOOPED_SHARE = 0.1
+REDRAWS = 5  # of one quartet; a file of requests that loops so often is the wrong one
+LOAD_FACTOR, LOAD_SLACK_S = 1.5, 10.0
+IDLE_S = 0.5  # how long a device may look busy after a freeze
+FREE_S = 60.0  # how long the memory of a unit's processes may take to come back
+SEVERE = ("hardware", "thermal", "power brake")  # reasons that hold clocks down below what the card's power cap does
+ARMS = ("a", "b")
+
+
+class Voided(Exception):
+    """The unit does not count: whose fault, and why."""
+
+    def __init__(self, arm: str | None, cause: str, reason: str) -> None:
+        super().__init__(reason)
+        self.arm, self.cause, self.reason = arm, cause, reason
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A system as it is started: its files, its options, what it prepared, and how it is enclosed on one device."""
+
+    arm: Arm
+    store: Store
+    enclosure: Enclosure
+
+
+class Pair:
+    """The two halves of a unit on two devices, or the one on one."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        writer: Writer,
+        supply: Supply,
+        step: Measure,
+        seed: int,
+        start: Start = Engine.start,
+    ) -> None:
+        self.deployment, self.writer, self.supply, self.step, self.start = deployment, writer, supply, step, start
+        self._random = random.Random(f"{seed} {step.phase} {step.unit}")
+        self._groups = 0  # numbers given out
+
+    def run(self, halves: Sequence[tuple[dict[str, Contestant], dict[str, Device]]]) -> None:
+        """Measures the unit, and writes its last line; raises `Voided` after writing why it does not count.
+
+        halves: for each, contestants and devices by arm.
+        """
+        first, leads = [], []
+        try:
+            for half, (contestants, devices) in enumerate(halves):
+                order = self._random.sample(ARMS, 2)
+                first.append(order[0])
+                leads.append(self._half(half, order, contestants, devices))
+        except Voided as void:
+            self.write([{"type": "void", "arm": void.arm, "cause": void.cause, "reason": void.reason}])
+            raise
+        self.write([{"type": "unit", "first": first, "leads": leads}])
+
+    def _half(
+        self, half: int, order: Sequence[str], contestants: dict[str, Contestant], devices: dict[str, Device]
+    ) -> list[str]:
+        with ExitStack() as stack:
+            sides: dict[str, _Side] = {}
+            for arm in order:
+                side = _Side(arm, half, self, contestants[arm], devices[arm])
+                stack.callback(side.close)
+                side.start()
+                sides[arm] = side
+            if sides["a"].load_s > LOAD_FACTOR * sides["b"].load_s + LOAD_SLACK_S:
+                told = f"{sides['a'].load_s:.1f} s to load, where the current best takes {sides['b'].load_s:.1f} s"
+                raise Voided("a", "load", told)
+            (warm,) = self._take(1, sides["b"])
+            for arm in order:
+                sides[arm].warm_up([warm])
+            leads = [self._random.choice(ARMS) for _ in range(QUARTETS)]
+            for quartet, lead in enumerate(leads):
+                self._quartet(half, quartet, lead, sides)
+        for side in sides.values():
+            side.check_after()
+        return leads
+
+    def _quartet(self, half: int, quartet: int, lead: str, sides: dict[str, "_Side"]) -> None:
+        """One quartet, drawn again while it is too repetitive in arm b; no time is read for that."""
+        other = "b" if lead == "a" else "a"
+        for _ in range(REDRAWS):
+            groups = [(self._number(), self._take(GROUP, sides["b"])) for _ in range(2)]
+            said: list[Answer] = []
+            for slot, (arm, (number, requests)) in enumerate(
+                [(lead, groups[0]), (other, groups[0]), (other, groups[1]), (lead, groups[1])]
+            ):
+                answers = sides[arm].timed(requests, quartet=quartet, slot=slot, group=number)
+                said += answers if arm == "b" else []
+            if not any(_loops(said[index : index + GROUP]) for index in (0, GROUP)):
+                return
+            numbers = [number for number, _ in groups]
+            self.write([{"type": "redraw", "half": half, "quartet": quartet, "groups": numbers}])
+        raise Voided(None, "violation", f"{REDRAWS} draws of a quartet were too repetitive")
+
+    def _take(self, count: int, side: "_Side") -> list[Generate]:
+        return self.supply.take(count, side.ready, self.deployment.sampling)
+
+    def _number(self) -> int:
+        self._groups += 1
+        return self._groups - 1
+
+    def write(self, lines: Iterable[Line]) -> None:
+        """Lines of this unit, on the disk when it returns."""
+        self.writer.add_all({"phase": self.step.phase, "unit": self.step.unit, **line} for line in lines)
+
+
+def _loops(answers: Sequence[Answer]) -> bool:
+    marks = [mark for answer in answers for mark in looped(answer.ids)]
+    return sum(marks) > LOOPED_SHARE * len(marks)
+
+
+class _Side:
+    """One arm of a half: a process that is frozen but for its turn."""
+
+    def __init__(self, arm: str, half: int, pair: Pair, contestant: Contestant, device: Device) -> None:
+        self.arm, self.half, self.pair, self.contestant, self.device = arm, half, pair, contestant, device
+        self.load_s = 0.0
+        self.ready: Ready
+        self._engine: Engine
+        self._before_bytes: int | None = None
+
+    def start(self) -> None:
+        """Starts and loads, and stands still after; the clock runs from the start of the process."""
+        seen = self.device.reading()
+        self._before_bytes = None if seen is None else seen.free_bytes
+        pair, contestant = self.pair, self.contestant
+        contestant.store.check()
+        begun_s = time.monotonic()
+        enclosure = contestant.store.enclosure(contestant.enclosure)
+        self._engine = pair.start(pair.deployment.command(stock_command()), contestant.arm.folder, enclosure=enclosure)
+
+        def load() -> Ready:
+            options = convert(contestant.arm.options, self._engine.hello.options)
+            return self._engine.load(enclosure.settings(pair.deployment.settings(options)), LOAD_S)
+
+        self.ready = self._blame(load)
+        self.load_s = time.monotonic() - begun_s
+        prepared = contestant.store.digest
+        pair.write([{"type": "load", "half": self.half, "arm": self.arm, "load_s": self.load_s, "prepared": prepared}])
+        self._stand_still()
+
+    def answer(self, requests: Sequence[Generate]) -> list[Answer]:
+        """Thaws, answers one request after the other, and stands still again; answers are written after the turn."""
+        answers: list[Answer] = []
+        self._blame(self._engine.thaw)
+        for request in requests:
+            answers.append(self._blame(functools.partial(self._engine.generate, request)))
+        self._seen = self.device.reading()
+        self._stand_still()
+        return answers
+
+    def warm_up(self, requests: Sequence[Generate]) -> None:
+        """Answers that do not count; they are written, so that nobody meets their prompts again."""
+        answers = self.answer(requests)
+        self.pair.write(self._said(requests, answers))
+
+    def timed(self, requests: Sequence[Generate], quartet: int, slot: int, group: int) -> list[Answer]:
+        """`answer`, written with the group's times."""
+        answers = self.answer(requests)
+        throttle = None if self._seen is None else self._seen.throttle
+        line = {
+            "type": "group",
+            "half": self.half,
+            "quartet": quartet,
+            "slot": slot,
+            "arm": self.arm,
+            "group": group,
+            "requests": [request.id for request in requests],
+            "seconds": [(answer.done_ns - answer.written_ns) / 1e9 for answer in answers],
+            "decode_seconds": [answer.decode_s for answer in answers],
+            "tokens": [len(answer.ids) for answer in answers],
+            "clocks_mhz": None if self._seen is None else float(self._seen.clock_mhz),
+            "throttle": throttle,
+        }
+        self.pair.write([*self._said(requests, answers), line])
+        if self.arm == "b" and throttle and any(word in throttle for word in SEVERE):
+            raise Voided(None, "throttle", f"the device was throttled: {throttle}")
+        return answers
+
+    def close(self) -> None:
+        if hasattr(self, "_engine"):
+            self._engine.kill()  # frozen or not, with all that it started
+
+    def check_after(self) -> None:
+        """What it prepared is as it was, and the memory of its device has come back."""
+        self._blame(self.contestant.store.check)
+        if (
+            self._before_bytes is not None
+            and self.device.wait_until_free(self._before_bytes * 99 // 100, FREE_S) is False
+        ):
+            raise Voided(None, "busy", "the memory of the device did not come back")
+
+    def _stand_still(self) -> None:
+        self._blame(self._engine.freeze)
+        if self.device.wait_until_idle(IDLE_S) is False:
+            raise Voided(self.arm, "busy", f"the device was busy {IDLE_S:g} s after the arm stood still")
+
+    def _said(self, requests: Sequence[Generate], answers: Sequence[Answer]) -> list[Line]:
+        return [
+            {
+                "type": "answer",
+                "half": self.half,
+                "arm": self.arm,
+                "request": request.id,
+                "session": request.id,
+                "prompt": request.prompt,
+                "ids": answer.ids,
+                "reason": answer.reason,
+                "lines": answer.lines,
+                "max_tokens": request.max_tokens,
+                "stop_ids": request.stop_ids,
+                "ignore_eos": request.ignore_eos,
+                "sampling": vars(request.sampling),
+            }
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def _blame(self, act: Callable[[], Any]) -> Any:
+        """Whatever the engine does wrong is this arm's."""
+        try:
+            return act()
+        except Refused as error:
+            if error.exit_code != 1:
+                raise  # the user's options or models: no unit will ever go better
+            raise Voided(self.arm, "violation", error.message) from None
+        except Crashed as error:
+            raise Voided(self.arm, "crash", error.message) from None
+        except Hung as error:
+            raise Voided(self.arm, "hang", error.message) from None
+        except EngineError as error:
+            raise Voided(self.arm, "violation", error.message) from None

@@ -1,0 +1,245 @@
+"""`python -m harness force`: trusted stock scores every token that a system said, and the decision follows.
+
+The system answers requests in the phase `force` (`calibrate`: stock itself, in the phase `reference`), enclosed and
+untimed; answers that were timed before in the same file are scored too.  Then the deployment's stock, with its FP32
+head, reads each answer on its own prefix, whatever the system.  Large mismatches are looked at twice more: with stock's
+own head, and with another chunk length.  All of it is in `DIR/samples.jsonl`, and the same command goes on.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.arena import Arena, open_arena
+from harness.client import Engine, Start
+from harness.conversation import converse
+from harness.errors import Crashed, EngineError, HarnessError, Hung, Refused
+from harness.request import Request
+from harness.samples import Line, Samples, Unit, read
+from harness.scored import SYSTEM_PHASES, Event, unchecked
+from harness.verdict import forcing_verdict
+from harness.wire import Sampling, Scores
+
+__all__ = ["calibrate", "force"]
+
+Emit = Callable[[dict[str, Any]], None]
+
+CHUNK = 8  # requests of one unit: what a kill in its midst costs is one answer, but a void costs them all
+ANSWER_TOK = 256
+OTHER_ROWS = 256  # of a prefill pass, where stock's default is 512
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Who answers in which phase, and with which heads its answers are scored."""
+
+    arm: str
+    phase: str
+    scored: tuple[str, ...]  # phases
+    heads: tuple[str, ...]
+
+
+_SYSTEM = _Side("a", "force", SYSTEM_PHASES, ("fp32",))
+_STOCK = _Side("stock", "reference", ("reference",), ("fp32", "model"))
+
+
+def force(
+    job: Path,
+    out: Path,
+    reference: Path,
+    minutes: float | None,
+    emit: Emit,
+    *,
+    sandbox: bool = True,
+    start: Start = Engine.start,
+) -> dict[str, Any]:
+    """The verdict on arm `a`, against what stock's calibration in the file `reference` says of stock."""
+    calibration = read(reference)
+    with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
+        work = _Work(arena, _SYSTEM, emit, minutes)
+        for look, upto in enumerate(_looks(arena), start=1):
+            if not work.answer(upto):
+                break  # a fault of the system; what it said before is not asked for
+            work.score()
+            work.recheck(calibration)
+            if len(arena.writer.read().looks) < look:
+                arena.writer.add("look", what="forcing")
+            if forcing_verdict(arena.writer.read(), calibration)["answer"] != "undecided":
+                break
+        return work.verdict(calibration)
+
+
+def _looks(arena: Arena) -> list[int]:
+    """How many requests each look has answers to: the job's number, then all."""
+    every, first = len(arena.requests), arena.job.units
+    return [first, every] if 0 < first < every else [every]
+
+
+def calibrate(
+    job: Path,
+    out: Path,
+    minutes: float | None,
+    emit: Emit,
+    *,
+    sandbox: bool = True,
+    start: Start = Engine.start,
+) -> Samples:
+    """Stock's own answers, mismatches and margins: what every forcing on this deployment and card is held against."""
+    with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
+        work = _Work(arena, _STOCK, emit, minutes)
+        if not work.answer(len(arena.requests)):
+            raise HarnessError("stock failed in its own calibration", f"'{arena.writer.path}' says how")
+        work.score()
+        work.recheck(arena.writer.read())
+        return arena.writer.read()
+
+
+class _Work:
+    """The steps of one command, each of which goes on where a killed one was."""
+
+    def __init__(self, arena: Arena, side: _Side, emit: Emit, minutes: float | None) -> None:
+        self.arena, self.side, self.emit = arena, side, emit
+        self._deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def answer(self, upto: int) -> bool:
+        """The first `upto` requests of the job answered, in units of some; false where the system failed."""
+        arena, side = self.arena, self.side
+        units = [arena.requests[at : at + CHUNK] for at in range(0, upto, CHUNK)]
+        samples = arena.writer.read()
+        done = {unit.number for unit in samples.of(side.phase)}
+        if any(void.phase == side.phase for void in samples.voids):
+            return False
+        left = [number for number in range(len(units)) if number not in done]
+        if not left:
+            return True
+        asked = arena.asked(side.phase)
+        try:
+            with arena.engine(side.arm) as (engine, ready):
+                stop_ids = arena.stop_ids(ready)
+                for number in left:
+                    for request in (each for each in units[number] if each.id not in asked):
+                        self._watch()
+                        talk = converse(
+                            engine, ready, arena.text, request, arena.job.deployment.sampling, stop_ids, ANSWER_TOK
+                        )
+                        self._keep(number, request, talk)
+                    arena.writer.add("unit", phase=side.phase, unit=number, first=[side.arm], leads=[[]])
+                    self.emit({"event": "answered", "unit": number, "units": len(units)})
+        except EngineError as error:
+            if isinstance(error, Refused) and error.exit_code != 1:
+                raise
+            cause = {Crashed: "crash", Hung: "hang"}.get(type(error), "violation")
+            fault = "a" if side.arm == "a" else None
+            arena.writer.add("void", phase=side.phase, unit=number, arm=fault, cause=cause, reason=error.message)
+            self.emit({"event": "void", "unit": number, "cause": cause, "reason": error.message})
+            return False
+        return True
+
+    def _keep(self, number: int, request: Request, talk: Iterator[tuple[Any, Any]]) -> None:
+        """Writes the answers of one request, whole or not at all."""
+        lines = [
+            {
+                "type": "answer",
+                "phase": self.side.phase,
+                "unit": number,
+                "half": 0,
+                "arm": self.side.arm,
+                "request": asked.id,
+                "session": request.id,
+                "prompt": asked.prompt,
+                "ids": answer.ids,
+                "reason": answer.reason,
+                "lines": answer.lines,
+                "max_tokens": asked.max_tokens,
+                "stop_ids": asked.stop_ids,
+                "ignore_eos": asked.ignore_eos,
+                "sampling": asdict(asked.sampling),
+                **({"family": request.family} if request.family else {}),
+            }
+            for asked, answer in talk
+        ]
+        self.arena.writer.add_all(lines)
+
+    def score(self) -> None:
+        """Every answer of the side scored with every head, one verifier after the other."""
+        for head in self.side.heads:
+            samples = self.arena.writer.read()
+            left = [
+                (unit, said)
+                for unit in samples.of(*self.side.scored)
+                for said in unit.answers
+                if said["arm"] == self.side.arm
+                and (unit.phase, unit.number, self.side.arm, said["request"], head) not in samples.forced
+            ]
+            if left:
+                self._score(head, left)
+
+    def _score(self, head: str, left: Sequence[tuple[Unit, Line]]) -> None:
+        with self.arena.engine("stock", head=head) as (verifier, _):
+            for count, (unit, said) in enumerate(left, start=1):
+                self._watch()
+                start = len(said["prompt"])
+                found = Scores(start, [], [], [], [], [])
+                if said["ids"]:
+                    found = verifier.score(said["prompt"] + said["ids"], start, Sampling(**said["sampling"]))
+                self.arena.writer.add(
+                    "forced",
+                    phase=unit.phase,
+                    unit=unit.number,
+                    arm=said["arm"],
+                    request=said["request"],
+                    session=said["session"],
+                    head=head,
+                    start=start,
+                    argmax=found.argmax,
+                    margin=found.margin,
+                    rank=found.rank,
+                    kept=found.kept,
+                )
+                self.emit({"event": "scored", "head": head, "answers": count, "of": len(left)})
+
+    def recheck(self, calibration: Samples) -> None:
+        """What stock's own head says on the prefix of every event, and the verifier at another chunk length."""
+        samples = self.arena.writer.read()
+        own = calibration if self.side.arm == "a" else None
+        events = [event for event in unchecked(samples, own) if event.arm == self.side.arm]
+        if not events:
+            return
+        said = {line["request"]: line for unit in samples.of(*self.side.scored) for line in unit.answers
+                if line["arm"] == self.side.arm}  # fmt: skip
+        stock = self._again(events, said, head="model")
+        shape = self._again(events, said, head="fp32", options={"prefill_rows": OTHER_ROWS})
+        self.arena.writer.add_all(
+            {
+                "type": "recheck",
+                "arm": event.arm,
+                "request": event.request,
+                "at": event.at,
+                "stock": one,
+                "shape": other,
+            }
+            for event, one, other in zip(events, stock, shape, strict=True)
+        )
+
+    def _again(self, events: Iterable[Event], said: dict[str, Line], **changed: object) -> list[int]:
+        """The best token at each event, by a verifier with other settings."""
+        found = []
+        with self.arena.engine("stock", **changed) as (verifier, _):
+            for event in events:
+                self._watch()
+                line = said[event.request]
+                ids = line["prompt"] + line["ids"][: event.at + 1]
+                found.append(verifier.score(ids, len(ids) - 1, Sampling(**line["sampling"])).argmax[0])
+        return found
+
+    def verdict(self, calibration: Samples) -> dict[str, Any]:
+        """What the samples say."""
+        verdict = forcing_verdict(self.arena.writer.read(), calibration)
+        self.emit({"event": "verdict", "verdict": verdict})
+        return verdict
+
+    def _watch(self) -> None:
+        if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+            raise HarnessError("the time is up with answers left to judge", "the same command goes on from here")

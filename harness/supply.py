@@ -1,0 +1,65 @@
+"""Fresh requests for timing: every prompt is asked once in a campaign, of both arms, and of no process twice."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from harness.errors import HarnessError, Usage
+from harness.request import Request, request_seed
+from harness.text import Text
+from harness.wire import Generate, Ready, Sampling
+
+__all__ = ["ANSWER_TOK", "Supply"]
+
+ANSWER_TOK = 128  # the longest timed answer
+
+
+class Supply:
+    """The requests of a campaign in the order of their file, without those that were asked before.
+
+    `seen` are the ids of requests that the campaign's samples name, in units that count or not.
+    """
+
+    def __init__(self, requests: Sequence[Request], seen: Iterable[str], text: Text | None) -> None:
+        for request in requests:
+            if request.session or len(request.turns) > 1:
+                raise Usage(f"request '{request.id}' has several turns: what is timed is single prompts")
+        asked = set(seen)
+        self._left = [request for request in reversed(requests) if request.id not in asked]
+        self._text = text
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def take(self, count: int, ready: Ready, sampling: Sampling) -> list[Generate]:
+        """The next `count` requests as they go over the wire; those that do not fit the context are passed over.
+
+        Raises `HarnessError` when there are no more.
+        """
+        taken: list[Generate] = []
+        while len(taken) < count:
+            if not self._left:
+                raise HarnessError(
+                    "the requests are used up: every prompt is asked only once",
+                    "start a campaign with a longer file of requests",
+                )
+            request = self._left.pop()
+            prompt = list(request.ids) or self._chat(request)
+            wanted = min(request.max_tokens or ANSWER_TOK, ANSWER_TOK)
+            if len(prompt) + wanted <= ready.context:
+                taken.append(self._generate(request, prompt, wanted, ready, request.sampling or sampling))
+        return taken
+
+    def _chat(self, request: Request) -> list[int]:
+        assert self._text is not None  # the campaign loads a tokenizer where turns are to be asked
+        return self._text.chat(request.turns[:1], [])
+
+    def _generate(self, request: Request, prompt: list[int], wanted: int, ready: Ready, sampling: Sampling) -> Generate:
+        stop_ids = sorted({*ready.stop_ids, *(self._text.stop_ids if self._text else ())})
+        return Generate(
+            id=request.id,
+            prompt=prompt,
+            max_tokens=wanted,
+            stop_ids=stop_ids,
+            ignore_eos=request.ignore_eos,
+            sampling=replace(sampling, seed=request_seed(sampling.seed, request.choice)),
+        )

@@ -1,0 +1,213 @@
+"""A verdict from samples: the same samples, the same verdict (docs/records.md, `verdict`)."""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness import promotion
+from harness.errors import HarnessError, Usage
+from harness.forcing import Bucket, Report, judge
+from harness.promotion import LOOKS, Measure, Outcome
+from harness.samples import COMPARED, Samples, Unit, comparable, read
+from harness.statistics import Bounds
+from harness.units import between_requests, gain_without_divergence, request_times, valid_units
+
+__all__ = ["forcing_verdict", "key_of", "timing_verdict", "verdict"]
+
+_BETWEEN_CONFIDENCE = 0.975  # each end, so 95 % between them
+
+Verdict = dict[str, Any]
+
+
+def verdict(what: str, path: Path, reference: Path | None = None) -> Verdict:
+    """The verdict on the samples in `path`: `what` is `timing` or `forcing`.
+
+    Stock's calibration may lie in a file of its own, `reference`.
+    """
+    samples = read(path)
+    if what == "timing":
+        return timing_verdict(samples)
+    return forcing_verdict(samples, None if reference is None else read(reference))
+
+
+def key_of(samples: Samples) -> str:
+    """What a verdict is of: the same key gets its old verdict.
+
+    sha256 of canonical JSON (sorted keys, no spaces, UTF-8) of the two systems, the deployment's digest, the compared
+    fields of the card, the harness and the rule.
+    """
+    campaign, card = samples.campaign, samples.cards[-1]
+    of = {
+        **{arm: campaign["arms"][arm] for arm in "ab"},
+        "deployment": campaign["deployment"],
+        "card": {name: card[name] for name in COMPARED if name != "harness"},
+        "harness": card["harness"],
+        "rule": campaign["rule"],
+    }
+    return hashlib.sha256(
+        json.dumps(of, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    ).hexdigest()
+
+
+def timing_verdict(samples: Samples) -> Verdict:
+    """Promote, decline, undecided or refused; an unfinished campaign has no verdict and is an error."""
+    _check(samples)
+    outcome = promotion.next_step(samples)
+    if isinstance(outcome, Measure):
+        raise HarnessError(
+            f"the campaign is not finished: unit {outcome.unit} of '{outcome.phase}' comes next",
+            "the command that started it goes on from there",
+        )
+    units = _judged_units(samples, outcome)
+    times = [each for unit in units for each in request_times(unit)]
+    between = between_requests(times, _BETWEEN_CONFIDENCE)
+    gain_same = gain_without_divergence(times)
+    return {
+        **_head(samples, "timing", outcome.answer, outcome.reason),
+        "units": outcome.units,
+        "look": LOOKS.index(outcome.units) + 1 if outcome.phase == "confirm" and outcome.units in LOOKS else 0,
+        "gain": _ratio(outcome.gain),
+        "interval": _ends(outcome.lower, outcome.upper),
+        "noise": outcome.noise,
+        "spread": outcome.spread,
+        "threshold": _ratio(outcome.threshold),
+        "published": _published(outcome),
+        "between": None if between is None else _ends(between.lower, between.upper),
+        "gain_same": _ratio(gain_same),
+        "diverged": sum(not each.same for each in times),
+        "voids": len(samples.voids) + sum(len(valid_units(samples, phase)[1]) for phase in ("screen", "confirm")),
+        "mismatch": None,
+        "events": None,
+        "tokens": sum(sum(group["tokens"]) for unit in units for group in unit.groups if group["arm"] == "a"),
+    }
+
+
+def _judged_units(samples: Samples, outcome: Outcome) -> list[Unit]:
+    """The units that the outcome's gain is of."""
+    if outcome.gain is None:
+        return []
+    return valid_units(samples, outcome.phase)[0][: outcome.units]
+
+
+def _published(outcome: Outcome) -> dict[str, Any] | None:
+    """What the published rule, one bound at 95 %, says of the same units."""
+    if outcome.published_lower is None or outcome.threshold is None:
+        return None
+    passes = outcome.published_lower > outcome.threshold
+    return {"answer": "promote" if passes else "decline", "lower": _ratio(outcome.published_lower)}
+
+
+def forcing_verdict(samples: Samples, reference: Samples | None = None) -> Verdict:
+    """Accept, reject, undecided, smoke or malformed."""
+    _check(samples)
+    if reference is not None:
+        _check(reference)
+        _check_reference(samples, reference)
+    report = judge(samples, reference)
+    decision = report.decision
+    return {
+        **_head(samples, "forcing", decision.answer, decision.reason),
+        "units": len(samples.of("confirm", "force")),
+        "look": decision.look,
+        "final": decision.final,
+        "gain": None,
+        "interval": None,
+        "noise": None,
+        "threshold": None,
+        "mismatch": decision.mismatch,
+        "stock_mismatch": decision.stock_mismatch,
+        "excess": _bounds(decision.excess),
+        "events": sum(test.events for test in decision.events),
+        "event_tests": [test._asdict() for test in decision.events],
+        "tokens": decision.tokens,
+        "sessions": decision.sessions,
+        "needed_tok": decision.needed_tok,
+        "buckets": [_bucket(bucket) for bucket in decision.buckets],
+        "uncovered": decision.uncovered,
+        "reference": None if reference is None else reference.digest,
+        **_beside(report),
+    }
+
+
+def _beside(report: Report) -> Verdict:
+    """What is printed beside a decision and decides nothing."""
+    return {
+        "looped_tok": report.looped_tok,
+        "delta_logit": list(report.delta_logit),
+        "margin_logit": report.margin_logit,
+        "families": report.families,
+        "audit": [asdict(event) for event in report.audit],
+        "malformed": list(report.malformed),
+    }
+
+
+def _bucket(bucket: Bucket) -> Verdict:
+    return {
+        "axis": bucket.axis,
+        "low": bucket.low,
+        "high": bucket.high,
+        "tokens": bucket.tokens,
+        "sessions": bucket.sessions,
+        "mismatch": bucket.mismatch,
+        "stock_mismatch": bucket.stock_mismatch,
+        "excess": _bounds(bucket.excess),
+        "covered": bucket.covered,
+        "rejects": bucket.rejects,
+    }
+
+
+def _head(samples: Samples, what: str, answer: str, reason: str) -> Verdict:
+    return {
+        "v": 1,
+        "kind": "verdict",
+        "key": key_of(samples),
+        "rule": samples.campaign["rule"],
+        "what": what,
+        "answer": answer,
+        "reason": reason,
+        "samples": samples.digest,
+        "date": samples.cards[-1].get("date", ""),
+    }
+
+
+def _check(samples: Samples) -> None:
+    """Refuses samples of a rule that this judge does not know, and of machines that cannot be compared."""
+    if samples.campaign["rule"] != promotion.RULE:
+        raise Usage(f"this judge knows the rule '{promotion.RULE}', not '{samples.campaign['rule']}'")
+    _check_cards(samples.cards)
+
+
+def _check_cards(cards: Sequence[dict[str, Any]]) -> None:
+    for card in cards[1:]:
+        if not comparable(cards[0], card):
+            name = next(name for name in COMPARED if card[name] != cards[0][name])
+            raise Usage(
+                f"machines that cannot be compared: '{name}' is {cards[0][name]!r} and {card[name]!r}",
+                "measure the whole campaign on one machine",
+            )
+
+
+def _check_reference(samples: Samples, reference: Samples) -> None:
+    """A calibration belongs to a deployment, a stock tree, a card and a harness."""
+    _check_cards((*samples.cards, *reference.cards))
+    if samples.campaign["deployment"] != reference.campaign["deployment"]:
+        raise Usage("the calibration is of another deployment")
+    if samples.campaign["arms"]["stock"] != reference.campaign["arms"]["stock"]:
+        raise Usage("the calibration is of another stock")
+
+
+def _ratio(gain: float | None) -> float | None:
+    """A ln-ratio as people read it: 0.02 is 2 % faster."""
+    return None if gain is None else math.expm1(gain)
+
+
+def _ends(lower: float | None, upper: float | None) -> list[float] | None:
+    return None if lower is None or upper is None else [math.expm1(lower), math.expm1(upper)]
+
+
+def _bounds(bounds: Bounds | None) -> dict[str, float] | None:
+    return None if bounds is None else asdict(bounds)
