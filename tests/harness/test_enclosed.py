@@ -16,7 +16,7 @@ import pytest
 from harness import cgroup, process
 from harness.client import Engine
 from harness.errors import Crashed, Hung, Violation
-from harness.sandbox import PREPARED, SYSTEM
+from harness.sandbox import PREPARED, SYSTEM, Enclosure, find_bubblewrap
 from harness.wire import Generate, Settings, Target
 from tests.harness.enclosures import MIB, as_nobody, enclosed, enclosure, marked, told, vanish, ways
 
@@ -449,3 +449,27 @@ tell([open(sys.argv[1] + "/deep/a").read(), open(cache + "/deep/a").read(),
     with enclosed(tmp_path / "system", code, str(PREPARED), files=files, kernels=kernels) as arm:
         assert told(arm) == ["files", "kernels", None, "wrote"]
     assert [path.name for path in (kernels / "deep").iterdir()] == ["a"]
+
+
+_PROC = """
+import os
+writable = []
+for base, folders, files in os.walk("/proc"):
+    folders[:] = [each for each in folders if not (base == "/proc" and (each.isdecimal() or "self" in each))]
+    writable += [path for path in (os.path.join(base, each) for each in files) if os.access(path, os.W_OK)]
+with open("/proc/self/comm", "w") as file:
+    file.write("named")
+print(len(os.listdir("/proc/sys")), writable)
+"""
+
+
+def test_what_belongs_to_root_below_proc_stays_closed_beside_a_gpu(tmp_path):
+    """CUDA names its threads below /proc/self, so /proc is open there; nothing else in it can be written."""
+    box = Enclosure(find_bubblewrap(), nodes=(Path("/dev/null"),))
+    ran = subprocess.run(
+        box.command([sys.executable, "-c", _PROC], {}, tmp_path), capture_output=True, text=True, check=True
+    )
+    count, _, writable = ran.stdout.strip().partition(" ")
+
+    assert int(count) > 3
+    assert writable == "[]"
