@@ -31,18 +31,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of it: the commits, and whether they are kept in the repository."""
+    """What came of it: the commits, whether they are kept in the repository, and how the entries are switched on."""
 
-    memory: Memory
     applied: Applied
     kept: bool
-
-    def switches(self) -> list[str]:
-        """How to switch on what was applied, a line a variant."""
-        names = [*(name for name, _ in self.applied.made), *self.applied.already]
-        lines = [line for name in names for line in switches_of(self.memory.card(name))]
-        self.memory.cards.save()
-        return lines
+    switches: tuple[str, ...]
 
 
 def run(path: Path, request: Request) -> Done:
@@ -64,12 +57,19 @@ def run(path: Path, request: Request) -> Done:
         applied = apply(memory, request.names, _start(store, request))
         switch = _prepared_switch(memory, store, request, applied)
         kept = _write(memory, store, request, applied)
-        if switch is not None:
-            enable(*switch)
-    return Done(memory, applied, kept)
+        if switch is None:
+            names = [*(name for name, _ in applied.made), *applied.already]
+            said = [line for name in names for line in switches_of(memory.card(name))]
+        else:
+            file, text, said = switch
+            enable(file, text)
+        memory.cards.save()
+    return Done(applied, kept, tuple(said))
 
 
-def _prepared_switch(memory: Memory, store: Store, request: Request, applied: Applied) -> tuple[Path, bytes] | None:
+def _prepared_switch(
+    memory: Memory, store: Store, request: Request, applied: Applied
+) -> tuple[Path, bytes, list[str]] | None:
     """The deployment file with the entries switched on, made before anything is written; None if not asked for."""
     if not request.enable:
         return None
@@ -78,7 +78,7 @@ def _prepared_switch(memory: Memory, store: Store, request: Request, applied: Ap
     file = store.work_tree / "deployment.yaml"
     tree = system_tree(memory.objects, applied.tree, memory.layout)
     cards = [memory.card(name) for name in request.names]
-    return file, enabled(file, cards, request.variant, memory.objects, tree)
+    return file, *enabled(file, cards, request.variant, memory.objects, tree)
 
 
 def _start(store: Store, request: Request) -> Oid:

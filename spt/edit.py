@@ -19,11 +19,19 @@ from spt.git.objects import FILE, TREE, Objects, Oid, State
 from spt.git.program import git
 from spt.git.store import Store
 from spt.git.tree import Delta, Row, compare, splice, without
-from spt.git.worktree import open_changes
+from spt.git.worktree import noted, open_changes, write_note
 from spt.memory import Memory, records_path
 from spt.refresh import carried_row
 
-__all__ = ["Opened", "WrittenBack", "edit_folder", "open_edit", "read_edit"]
+__all__ = [
+    "Opened",
+    "WrittenBack",
+    "composition_beside",
+    "edit_folder",
+    "note_written",
+    "open_edit",
+    "read_edit",
+]
 
 _MARKERS = (b"<<<<<<< ", b">>>>>>> ")
 
@@ -39,12 +47,13 @@ class Opened:
 
 @dataclass(frozen=True)
 class WrittenBack:
-    """What an edit says now."""
+    """What an edit says now; `folder` is where it stays open."""
 
     card: Card
     card_data: bytes
     delta: Delta
     base: Oid
+    folder: Path
 
 
 def edit_folder(store: Store, name: str) -> Path:
@@ -72,9 +81,31 @@ def open_edit(store: Store, objects: Objects, composition: Composition, part: Pa
     states[f"{records_path(part.name)}/entry.yaml"] = State(FILE, objects.add_blob(card))
     changed = splice(objects, base_tree, states)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    linked = Store.at(folder)
+    if linked is not None:
+        _refuse_other_base(linked, objects, base_tree, part.name)
+        _refuse_stale(linked, part.name, part.delta.id)
+        base = linked.head()[1] or base
     with store.written([base, changed]):
-        was_open = open_changes(store, folder, base, changed)
+        was_open = open_changes(store, folder, base, changed, part.delta.id)
     return Opened(folder, () if was_open else tuple(conflicts), was_open)
+
+
+def note_written(back: WrittenBack) -> None:
+    """Lets an edit that was written back go on from what it made."""
+    linked = Store.at(back.folder)
+    assert linked is not None
+    write_note(linked, back.delta.id)
+
+
+def _refuse_stale(linked: Store, name: str, delta_id: str, own: str | None = None) -> None:
+    """Conflict where an edit began with another delta than its entry has now, unless it makes that very one."""
+    began = noted(linked) or delta_id
+    if delta_id not in (began, own):
+        raise Conflict(
+            f"the open edit of '{name}' began with delta {began[:12]}, and the entry has {delta_id[:12]} now",
+            "keep its files, remove the worktree (`git worktree remove`), and open the edit again",
+        )
 
 
 def _opened_row(objects: Objects, name: str, row: Row, here: State | None) -> tuple[State | None, bool]:
@@ -89,8 +120,12 @@ def _opened_row(objects: Objects, name: str, row: Row, here: State | None) -> tu
         return State(row.new.mode, objects.add_blob(marked)), True
 
 
-def read_edit(store: Store, objects: Objects, composition: Composition, name: str, held_card: bytes) -> WrittenBack:
-    """What the open edit of an entry holds; Usage where conflicts are left, Conflict where its base is not of now."""
+def read_edit(store: Store, objects: Objects, composition: Composition, part: Part, held_card: bytes) -> WrittenBack:
+    """What the open edit of an entry holds; Usage where conflicts are left, Conflict where it is not of now.
+
+    `part` is the entry as it is now.
+    """
+    name = part.name
     folder = edit_folder(store, name)
     linked = Store.at(folder)
     if linked is None:
@@ -109,11 +144,12 @@ def read_edit(store: Store, objects: Objects, composition: Composition, name: st
     for row in delta.rows:
         if row.new is not None and _has_markers(objects.blob(row.new.oid)):
             raise Usage(f"'{row.path}' has conflict markers in it", f"settle them in {folder}")
+    _refuse_stale(linked, name, part.delta.id, delta.id)
     below = composition.closed(card.requires)
     if card.requires != held.requires:
         carried = (carried_row(objects, name, row, composition.value(below, row.path)) for row in delta.rows)
         delta = Delta(tuple(row for row in carried if row is not None))
-    return WrittenBack(card, card_data, delta, composition.tree(below))
+    return WrittenBack(card, card_data, delta, composition.tree(below), folder)
 
 
 def _refuse_other_base(linked: Store, objects: Objects, base: Oid, name: str) -> None:
@@ -125,7 +161,8 @@ def _refuse_other_base(linked: Store, objects: Objects, base: Oid, name: str) ->
         oid = commit.parents[0] if commit.parents else None
     raise Conflict(
         f"the open edit of '{name}' stands on another base than the entry has now",
-        "its stock or its requirements moved: keep its files, remove the worktree, and open the edit again",
+        "its stock or its requirements moved: keep its files, remove the worktree (`git worktree remove`), and open it"
+        " again",
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from spt.deployment import EXAMPLE_TARGET
 from spt.entry import Card
 from spt.errors import Missing, Usage
 from spt.formats import read_yaml
@@ -29,8 +30,12 @@ def switches_of(card: Card) -> list[str]:
     return [f"{card.name} adds {', '.join([*adds, *sorted(card.options)]) or 'no option'}; the default is stock"]
 
 
-def enabled(file: Path, cards: Sequence[Card], variant: str | None, objects: Objects, tree: Oid) -> bytes:
-    """The text of a deployment file with a variant of each entry in its `options`; comments and order are kept.
+def enabled(
+    file: Path, cards: Sequence[Card], variant: str | None, objects: Objects, tree: Oid
+) -> tuple[bytes, list[str]]:
+    """(the text of a deployment file with a variant of each entry in its `options`, what it switches on in words).
+
+    Comments and order are kept.
 
     Raises Missing where there is no such file, Usage for a variant that an entry does not have or a value that the
     system's options do not allow.
@@ -38,16 +43,21 @@ def enabled(file: Path, cards: Sequence[Card], variant: str | None, objects: Obj
     try:
         text = file.read_bytes()
     except FileNotFoundError as error:
-        raise Missing(f"there is no '{file}'", "--enable writes into the deployment file of the repository") from error
+        start = f"spt: 1\\nname: demo\\ntarget: {{path: {EXAMPLE_TARGET}}}\\n"
+        raise Missing(f"there is no '{file}'", f"printf '{start}' > deployment.yaml starts one, for example") from error
     held = read_yaml(text, file.name)
     if not isinstance(held, dict) or not isinstance(held.get("options") or {}, dict):
         raise Usage(f"{file.name}: a deployment file is a mapping, and so are its options")
     declared = options_of(objects, tree)
     values: dict[str, Value] = {}
+    said = []
     for card in cards:
         chosen = _variant(card, variant)
-        values |= check_options(declared, chosen["options"], f"variant '{chosen['name']}' of {card.name}")
-    return _with_options(text, values)
+        own = check_options(declared, chosen["options"], f"variant '{chosen['name']}' of {card.name}")
+        words = " ".join(f"{name}={value}" for name, value in own.items())
+        said.append(f"{file.name} switches {card.name} on ({chosen['name']}): {words}")
+        values |= own
+    return _with_options(text, values), said
 
 
 def _variant(card: Card, name: str | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from spt.formats import check, read_jsonl, read_yaml
 from spt.git.objects import FILE, GITLINK, LINK, MAX_BLOB_BYTES, Objects, Oid, Person, State
 from spt.git.patch import Edit, apply_edit, parse_patch, write_patch
 from spt.git.tree import Delta, Row, fold
-from spt.system import FOLDERS, SHIPPED, SUFFIXES, options_of
+from spt.system import FOLDERS, SHIPPED, SUFFIXES, additions
 
 __all__ = [
     "Card",
@@ -267,13 +267,8 @@ def lint(objects: Objects, card: Card, delta: Delta, base: Oid, result: Oid, lay
         _lint_row(card.name, row, layout)
         if row.new is not None and row.new.mode != GITLINK and objects.size(row.new.oid) > MAX_BLOB_BYTES:
             raise Usage(f"entry '{card.name}': '{row.path}' is larger than the {MAX_BLOB_BYTES} bytes allowed")
-    before, after = options_of(objects, base), options_of(objects, result)
-    _same(card.name, "options", sorted(card.options), sorted(set(after) - set(before)))
-    seams = {}
-    for name, option in after.items():
-        known = before[name].values if name in before else ()
-        if option.is_seam and (values := sorted(set(map(str, option.values or ())) - set(map(str, known or ())))):
-            seams[name] = values
+    options, seams = additions(objects, base, result)
+    _same(card.name, "options", sorted(card.options), options)
     _same(card.name, "seams", card.seams, seams)
 
 

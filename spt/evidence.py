@@ -1,6 +1,7 @@
-"""Evidence in words: is it of the entry as it is now, and is its figure a raw ratio or a speedup?
+"""Evidence in words: is it of the entry as it is now, and who says its figure?
 
-A speedup is a ratio with a passing forcing verdict, and there is no way to make one of anything else.
+A line of evidence is text that anyone can write.  One that says it was judged, with a passing forcing verdict, is
+shown as a claim of that: a repository holds no verdicts that could back it.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from spt.formats import read_jsonl
 from spt.memory import Memory
 from spt.source import lines_of
 
-__all__ = ["CARRIED", "CURRENT", "STALE", "Evidence", "RawRatio", "Speedup", "evidence_of"]
+__all__ = ["CARRIED", "CURRENT", "STALE", "ClaimedSpeedup", "Evidence", "RawRatio", "evidence_of"]
 
 CURRENT, CARRIED, STALE = "current", "carried", "stale"
 
@@ -26,13 +27,13 @@ class RawRatio:
 
 
 @dataclass(frozen=True)
-class Speedup:
-    """Time before over time after, of tokens that forcing accepted."""
+class ClaimedSpeedup:
+    """Time before over time after, of tokens that forcing accepted, as the line says; nothing here backs it."""
 
     value: float
 
     def __str__(self) -> str:
-        return f"speedup {self.value:.2f}"
+        return f"claimed speedup {self.value:.2f}"
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class Evidence:
     """One line of evidence: where it stands, its figure, and the line itself."""
 
     state: str
-    ratio: RawRatio | Speedup | None
+    ratio: RawRatio | ClaimedSpeedup | None
     file: str
     line: dict[str, Any]
 
     @property
     def kind(self) -> str:
-        """raw (the author's figures) or judged (a verdict of the harness)."""
+        """raw (the author's figures) or judged (a verdict of the harness, as the line says)."""
         return str(self.line["evidence"])
 
 
@@ -79,9 +80,9 @@ def _is_of_now(memory: Memory, pin: str) -> bool:
     return name in memory.entries and memory.entries[name].delta.id == delta_id
 
 
-def _ratio(line: dict[str, Any]) -> RawRatio | Speedup | None:
+def _ratio(line: dict[str, Any]) -> RawRatio | ClaimedSpeedup | None:
     if line["gain"] is None:
         return None
     forced = line["forcing"] is not None and line["forcing"].get("answer") == "accept"
     value = 1 + float(line["gain"])
-    return Speedup(value) if line["evidence"] == "judged" and forced else RawRatio(value)
+    return ClaimedSpeedup(value) if line["evidence"] == "judged" and forced else RawRatio(value)

@@ -93,6 +93,7 @@ def export_entry(memory: Memory, name: str, to: Path) -> list[Path]:
     if (folder / "entry.yaml").is_file():
         records = merged_records(read_folder(folder).records, records)
     newest = {line["tree"]: line for line in lines_of(memory, name)}
+    to.mkdir(exist_ok=True)
     bundles = [_write_source(memory, line, to / SOURCES) for line in newest.values()]
     write_entry(folder, memory.objects, entry.delta, records)
     line = lock_line(name, entry.delta, entry.base.tree, entry.patch.tree)

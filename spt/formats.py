@@ -5,23 +5,44 @@ twice is an error, and a scalar is the string that was written (`no`, `0123` and
 Every error is one line that names the file and the place in it.
 """
 
+import difflib
 import functools
 import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
 from spt.errors import Usage
 
-__all__ = ["MAX_DEPTH", "MAX_YAML_BYTES", "canonical", "check", "read_json", "read_jsonl", "read_yaml", "write_jsonl"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_YAML_BYTES",
+    "canonical",
+    "check",
+    "read_json",
+    "read_jsonl",
+    "read_yaml",
+    "schema_digest",
+    "write_jsonl",
+]
 
 MAX_YAML_BYTES = 64 * 1024
 MAX_DEPTH = 20
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")
 _MAX_INTEGER = 2**64
+_MAX_SHOWN = 80
+_KINDS = {
+    "string": "text",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "empty",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+}
 
 
 def read_yaml(data: bytes, where: str) -> Any:
@@ -178,16 +199,47 @@ def check(value: Any, kind: str, where: str) -> None:
 
 
 def _schema_problem(error: Any) -> str:
+    """What is wrong, in words of the file: no schema's phrase, no regular expression."""
+    while error.validator in ("oneOf", "anyOf") and error.context:
+        error = _meant(error.context)
     place = ".".join(str(part) for part in error.absolute_path)
     prefix = f"'{place}': " if place else ""
     if error.validator == "additionalProperties":
         unknown = sorted(set(error.instance) - set(error.schema.get("properties", {})))
-        return f"{prefix}unknown key '{unknown[0]}'"
+        close = difflib.get_close_matches(unknown[0], error.schema.get("properties", {}), 1)
+        return f"{prefix}unknown key '{unknown[0]}'" + (f"; did you mean '{close[0]}'?" if close else "")
     if error.validator == "required":
         absent = [name for name in error.validator_value if name not in error.instance]
         return f"{prefix}key '{absent[0]}' is missing"
-    text = " ".join(error.message.replace(r"\\Z", "$").split())
-    return f"{prefix}{text if len(text) <= 200 else text[:200] + '...'}"
+    return f"{f'{place!r}' if place else 'the whole'} is {_shown(error.instance)}, {_wanted(error)}"
+
+
+def _meant(errors: Sequence[Any]) -> Any:
+    """The first error of the alternative that was meant: the one whose constants fit, then the nearest."""
+    alternatives: dict[int, list[Any]] = {}
+    for error in errors:
+        alternatives.setdefault(error.schema_path[0], []).append(error)
+    rank = {"const": 2, "type": 2}
+    return min(alternatives.values(), key=lambda one: (max(rank.get(error.validator, 1) for error in one), len(one)))[0]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        line = " ".join(value.split())
+        return f"'{line if len(line) <= _MAX_SHOWN else line[:_MAX_SHOWN] + '...'}'"
+    kinds = ((bool, "a truth value"), (dict, "a mapping"), (list, "a list"), (type(None), "empty"))
+    return next((word for kind, word in kinds if isinstance(value, kind)), str(value))
+
+
+def _wanted(error: Any) -> str:
+    wanted = error.validator_value
+    if error.validator in ("enum", "const"):
+        return f"not {', '.join(map(str, wanted)) if error.validator == 'enum' else wanted}"
+    if error.validator == "type":
+        return f"not {' or '.join(_KINDS[kind] for kind in ([wanted] if isinstance(wanted, str) else wanted))}"
+    if error.validator == "minItems":
+        return "which is too short"
+    return f"not {error.schema['description']}" if "description" in error.schema else "which has not the right form"
 
 
 @functools.cache

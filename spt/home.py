@@ -6,23 +6,38 @@ from functools import cached_property
 from pathlib import Path
 
 import spt.share
-from spt.edit import Opened, composition_beside, edit_folder, open_edit, read_edit
+from spt.edit import Opened, composition_beside, edit_folder, note_written, open_edit, read_edit
 from spt.errors import Missing, SptError, Usage
 from spt.folder import export_entry, lock_line, write_entry, write_lock
 from spt.git.store import Store
 from spt.initialise import plain_tree, shipped_memory
 from spt.intake import merged_records, read_folders, read_lock
-from spt.memory import CURRENT, Memory
+from spt.memory import CURRENT, Memory, way_out_of_clone
 from spt.refresh import opened_files, refresh, refresh_files
 
-__all__ = ["Checkout", "Home", "Repository", "find_home"]
+__all__ = ["Checkout", "Exported", "Home", "Repository", "find_home"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export came to: the entry's delta, where its edit stays open, what was written, where its old tip is."""
+
+    delta_id: str
+    edit: Path | None
+    written: list[Path]
+    rescue: str | None
 
 
 @dataclass(frozen=True)
 class Home:
-    """Shipped files, to look at and to verify: their memory lives in this process alone."""
+    """Shipped files, to look at and to verify: their memory lives in this process alone.
+
+    `note` says why it is they that are looked at; empty where the user could mean nothing else.
+    """
 
     root: Path
+    note: str = ""
+    in_repository: bool = False  # one that has no stock
 
     @cached_property
     def memory(self) -> Memory:
@@ -36,12 +51,13 @@ class Home:
         """Opens an entry for editing."""
         raise self._read_only("edited")
 
-    def export(self, name: str, to: Path | None) -> list[Path]:
-        """Writes an open edit back and, with `to`, the entry's folder there; returns what was written."""
+    def export(self, name: str, to: Path | None) -> Exported:
+        """Writes an open edit back and, with `to`, the entry's folder there."""
         raise self._read_only("exported")
 
     def _read_only(self, what: str) -> SptError:
-        return Usage(f"shipped entries cannot be {what} here", "`spt init DIR` makes a repository for it")
+        hint = self.note.partition("; ")[2] or "`spt init DIR` makes a repository for it"
+        return Usage(f"shipped entries cannot be {what} here", hint)
 
 
 @dataclass(frozen=True)
@@ -70,21 +86,26 @@ class Repository(Home):
             composition = composition_beside(memory, name)
             return open_edit(store, memory.objects, composition, entry.part, card, memory.stock)
 
-    def export(self, name: str, to: Path | None) -> list[Path]:
+    def export(self, name: str, to: Path | None) -> Exported:
         store = self.memory.store
+        if to is not None and not (to.is_dir() or (to.parent.is_dir() and not to.exists())):
+            raise Usage(f"'{to}' can be no folder", "--to makes the last folder of a path, not those above it")
         with store.locked():
             memory = Memory.of(store)
-            memory.entry(name)
+            part = memory.entry(name).part
             is_open = edit_folder(store, name).exists()
             if is_open:
                 records = memory.records(name)
                 composition = composition_beside(memory, name)
-                back = read_edit(store, memory.objects, composition, name, records["entry.yaml"])
+                back = read_edit(store, memory.objects, composition, part, records["entry.yaml"])
                 memory.stage_entry(back.card, back.delta, back.base, {**records, "entry.yaml": back.card_data})
                 store.publish("spt entry export")
+                note_written(back)
             if to is None and not is_open:
                 raise Usage(f"entry '{name}' is not open, and no folder is named", "--to DIR writes its folder there")
-            return [] if to is None else [to / name, *export_entry(memory, name, to)]
+            written = [] if to is None else [to / name, *export_entry(memory, name, to)]
+            folder = back.folder if is_open else None
+            return Exported(memory.entry(name).delta.id, folder, written, memory.rescued.get(name))
 
 
 @dataclass(frozen=True)
@@ -139,7 +160,7 @@ class Checkout(Home):
             card = next(files.records["entry.yaml"] for files in entries if files.card.name == name)
             return open_edit(store, objects, composition, part, card, stock)
 
-    def export(self, name: str, to: Path | None) -> list[Path]:
+    def export(self, name: str, to: Path | None) -> Exported:
         store = self._store()
         if to is not None and to.absolute() != self.folder.absolute():
             raise Usage("in a checkout an entry is written to its own entries/", "leave --to away")
@@ -148,12 +169,13 @@ class Checkout(Home):
         with store.locked():
             objects, entries = store.objects, read_folders(self.folder)
             stock = plain_tree(objects, self.root)
-            composition, _ = opened_files(objects, stock, entries, name)
+            composition, part = opened_files(objects, stock, entries, name)
             records = next(files.records for files in entries if files.card.name == name)
-            back = read_edit(store, objects, composition, name, records["entry.yaml"])
+            back = read_edit(store, objects, composition, part, records["entry.yaml"])
             records = merged_records(records, {"entry.yaml": back.card_data})
             write_entry(self.folder / name, objects, back.delta, records)
-        return [self.folder / name]
+            note_written(back)
+        return Exported(back.delta.id, back.folder, [self.folder / name], None)
 
 
 def find_home(path: Path) -> Home:
@@ -169,4 +191,7 @@ def find_home(path: Path) -> Home:
             return Checkout(folder)
         if store is not None and folder == store.work_tree:
             break
-    return Home(spt.share.shipped_root())
+    note = "no stock here: these are the shipped entries"
+    if store is not None and (way_out := way_out_of_clone(store)) is not None:
+        note = f"{note}; {way_out}"
+    return Home(spt.share.shipped_root(), note, store is not None)

@@ -1,21 +1,26 @@
 """Making a repository a deployment repository: from the shipped system tree, or by naming a stock."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from spt import share
+from spt.entry import EntryFiles
 from spt.errors import Usage
 from spt.git.objects import FILE, Objects, Oid, State
+from spt.git.patch import blob_id
 from spt.git.program import git
 from spt.git.store import Store
 from spt.git.tree import splice
 from spt.git.worktree import advance
 from spt.intake import SOURCES, admit, admit_sources, read_folders, read_lock
-from spt.memory import CURRENT, Memory
+from spt.memory import CURRENT, SHIPPED_TIP, Memory, Recorded, load, reachable, way_out_of_clone
 from spt.system import WHOLE, layout_of, system_tree
 
-__all__ = ["Initialised", "init_shipped", "init_stock", "plain_tree", "shipped_memory"]
+__all__ = ["KEPT", "Initialised", "init_shipped", "init_stock", "plain_tree", "shipped_memory", "warnings"]
+
+KEPT = "kept"
 
 _BRANCH = "refs/heads/main"
 _PRIVATE = (b"/deployment.yaml", b"__pycache__/")
@@ -23,13 +28,17 @@ _PRIVATE = (b"/deployment.yaml", b"__pycache__/")
 
 @dataclass(frozen=True)
 class Initialised:
-    """What `spt init` did: the stock tree and its commit, what happened to each entry, the bundles taken in."""
+    """What `spt init` did: the stock tree and its commit, what happened to each entry, the bundles taken in.
+
+    `rescued` says for each entry that was moved which reference keeps its old tip.
+    """
 
     stock: Oid
     commit: Oid
     entries: dict[str, str]
     sources: int
     checked_out: bool
+    rescued: dict[str, str]
 
 
 def plain_tree(objects: Objects, root: Path) -> Oid:
@@ -45,7 +54,8 @@ def shipped_memory(
 ) -> tuple[Memory, dict[str, str], int]:
     """Stock, entries and sources of a folder of shipped files, staged in a store (by default one in memory).
 
-    Returns the memory, what happened to each entry, and how many bundles were taken in.
+    Returns the memory, what happened to each entry, and how many bundles were taken in.  An entry that was changed
+    in the repository since it came is `kept` as it is, and so is one that builds on it.
     """
     store = store or Store()
     tree = plain_tree(store.objects, root)
@@ -54,11 +64,46 @@ def shipped_memory(
     folder = root / "entries"
     happened: dict[str, str] = {}
     if any(folder.glob("*/entry.yaml")):
-        happened = admit(memory, read_folders(folder), read_lock(folder))
+        found, lock = read_folders(folder), read_lock(folder)
+        kept = _kept(memory, found, lock)
+        happened = admit(memory, [files for files in found if files.card.name not in kept], lock)
+        for name in happened:
+            tip = memory.entry(name).tip.oid
+            store.stage(f"{SHIPPED_TIP}{name}/{tip[:12]}", tip)
+        happened |= dict.fromkeys(kept, KEPT)
     bundles = sorted((folder / SOURCES).glob("*.bundle")) if sources else []
     for bundle in bundles:
         admit_sources(memory, bundle)
     return memory, happened, len(bundles)
+
+
+def _kept(memory: Memory, found: Sequence[EntryFiles], lock: Mapping[str, Mapping[str, str]]) -> set[str]:
+    """The names that a release must leave alone: changed here since they were shipped, or built on such a one."""
+    tips: dict[str, list[Oid]] = defaultdict(list)
+    for reference, tip in memory.store.references(SHIPPED_TIP).items():
+        tips[reference.removeprefix(SHIPPED_TIP).partition("/")[0]].append(tip)
+    names = {files.card.name: files for files in found}
+    kept = {name for name, files in names.items() if _is_changed(memory, files, tips[name], lock.get(name))}
+    requires = {files.card.name: frozenset(files.card.requires) for files in found}
+    return kept | {name for name in requires if kept & set(reachable(name, requires))}
+
+
+def _is_changed(memory: Memory, files: EntryFiles, tips: Sequence[Oid], lock: Mapping[str, str] | None) -> bool:
+    """Whether neither this release nor one before it shipped the entry that is there: by code and card."""
+    name = files.card.name
+    if name in memory.broken:
+        return True
+    if name not in memory.entries:
+        return False
+    shipped = [_identity(memory.objects, load(memory.objects, name, tip)) for tip in tips]
+    if lock is not None:
+        shipped.append((lock["delta_id"], blob_id(files.records["entry.yaml"])))
+    return _identity(memory.objects, memory.entries[name]) not in shipped
+
+
+def _identity(objects: Objects, entry: Recorded) -> tuple[str, Oid | None]:
+    card = objects.entries(entry.records).get("entry.yaml") if entry.records else None
+    return entry.delta.id, None if card is None else card.oid
 
 
 def init_shipped(folder: Path, root: Path, *, sources: bool = True) -> Initialised:
@@ -66,17 +111,19 @@ def init_shipped(folder: Path, root: Path, *, sources: bool = True) -> Initialis
 
     In a repository that has a stock already only stock and entries move; branches and files stay.
     """
-    folder = folder.absolute()
-    fresh = _is_fresh(folder)
-    if fresh:
+    folder = folder.resolve()
+    made = None
+    if _is_fresh(folder):
         # Composed in memory first: bad files are refused before anything is made.
-        shipped_memory(root, sources=sources)
+        made = shipped_memory(root, sources=sources)
         folder.mkdir(parents=True, exist_ok=True)
         git("init", "-q", "--template=", "-b", "main", str(folder))
     store = Store.at(folder)
     assert store is not None
     with store.locked():
-        memory, happened, bundles = shipped_memory(root, store, sources=sources)
+        if made is not None:
+            store.adopt(made[0].store)
+        memory, happened, bundles = made or shipped_memory(root, store, sources=sources)
         current = store.reference(CURRENT)
         assert current is not None
         store.publish("spt init")
@@ -85,7 +132,7 @@ def init_shipped(folder: Path, root: Path, *, sources: bool = True) -> Initialis
         unborn = head is None and branch == _BRANCH
         if unborn:
             advance(store, _BRANCH, None, current, "spt init")
-    return Initialised(memory.stock, current, happened, bundles, unborn)
+    return Initialised(memory.stock, current, happened, bundles, unborn, memory.rescued)
 
 
 def _is_fresh(folder: Path) -> bool:
@@ -94,6 +141,7 @@ def _is_fresh(folder: Path) -> bool:
         return True
     if not folder.is_dir():
         raise Usage(f"'{folder}' is not a folder")
+    _refuse_inside(folder)
     names = {path.name for path in folder.iterdir()}
     if ".git" not in names and names:
         raise Usage(f"folder '{folder}' is not empty and not a git repository", "name a folder that does not exist yet")
@@ -101,11 +149,21 @@ def _is_fresh(folder: Path) -> bool:
     if store is None:
         return True
     if store.reference(CURRENT) is None and (store.references("refs/heads/") or names != {".git"}):
-        hint = "`spt init --stock REV` names the stock of an existing repository"
+        hint = way_out_of_clone(store) or "`spt init --stock REV` names the stock of an existing repository"
         raise Usage(f"'{folder}' is a git repository that spt did not make", hint)
     if store.reference(CURRENT) is not None and layout_of(store.objects, Memory.of(store).stock) == WHOLE:
         raise Usage(f"'{folder}' has a stock of its own", "`spt init --stock REV` moves it")
     return False
+
+
+def _refuse_inside(folder: Path) -> None:
+    """Usage for a folder of a deployment's own working tree, which is no place for another."""
+    try:
+        store = Store.find(folder)
+    except Usage:
+        return
+    if store.work_tree not in (None, folder) and store.reference(CURRENT) is not None:
+        raise Usage(f"'{folder}' lies in the deployment '{store.work_tree}'", f"`spt init {store.work_tree}` is meant?")
 
 
 def _exclude(store: Store) -> None:
@@ -131,7 +189,7 @@ def init_stock(folder: Path, revision: str) -> Initialised:
         commit = memory.stage_stock(stock, current=True)
         store.publish("spt init --stock")
         _exclude(store)
-    return Initialised(stock, commit, {}, 0, False)
+    return Initialised(stock, commit, {}, 0, False, {})
 
 
 def _layout_of(store: Store, tree: Oid) -> str:

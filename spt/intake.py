@@ -4,15 +4,16 @@ Whatever the form, an entry is rebuilt here from its content on this repository'
 the ids that every machine gives them, and nothing of its own commits, branches or configuration is trusted.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from spt.entry import Card, EntryFiles, check_name, check_path, check_records, read_card, read_folder
-from spt.errors import Conflict, Differs, Usage
+from spt.errors import Conflict, Differs, Missing, Usage
 from spt.formats import read_jsonl
-from spt.git.compose import topological
+from spt.git.compose import Composition, topological
 from spt.git.incoming import fetched
 from spt.git.message import TOOL, read_trailers
 from spt.git.objects import GITLINK, Objects, Oid, State
@@ -36,6 +37,7 @@ __all__ = [
 
 LOCK = "lock.jsonl"
 SOURCES = "sources"
+_REMOTE = re.compile(r"[^/]+:")  # git's short form of an ssh address
 _PATTERNS = ("refs/heads/entry/*", "refs/spt/stock/*", "refs/spt/patch/*", "refs/spt/source/*")
 
 
@@ -83,7 +85,7 @@ class _Branch:
 def read_folders(folder: Path, names: Sequence[str] = ()) -> list[EntryFiles]:
     """The entries of a folder: itself where it holds an entry.yaml, else each folder in it that does.
 
-    `names` picks some of them; one that is not there is Usage.
+    `names` picks some of them; one that is not there is Missing.
     """
     if (folder / "entry.yaml").is_file():
         found = {folder.name: folder}
@@ -91,9 +93,9 @@ def read_folders(folder: Path, names: Sequence[str] = ()) -> list[EntryFiles]:
         found = {path.name: path for path in sorted(folder.iterdir()) if (path / "entry.yaml").is_file()}
     absent = sorted(set(names) - set(found))
     if absent:
-        raise Usage(f"'{folder}' holds no entry '{absent[0]}'")
+        raise Missing(f"'{folder}' holds no entry '{absent[0]}'")
     if not found:
-        raise Usage(f"'{folder}' holds no entry", "an entry is a folder with an entry.yaml")
+        raise Missing(f"'{folder}' holds no entry", "an entry is a folder with an entry.yaml")
     return [read_folder(path) for name, path in found.items() if not names or name in names]
 
 
@@ -125,21 +127,33 @@ def admit(
         if candidate.card.name in waiting:
             raise Usage(f"two entries are named '{candidate.card.name}'", "rename one of them")
         waiting[candidate.card.name] = candidate
-    requires = {name: set(candidate.card.requires) for name, candidate in waiting.items()}
-    for other in set().union(*requires.values()) - set(waiting):
-        if other in memory.entries:
-            requires[other] = set()
+    requires = _graph(memory, waiting)
+    # Grows with what is admitted: composing all entries anew after each would take the square of their number.
+    composition = Composition(memory.objects, memory.stock, [])
     happened = {}
     for name in topological(requires):
         if name in waiting:
-            happened[name] = _admit(memory, waiting[name], (lock or {}).get(name))
+            happened[name] = _admit(memory, composition, waiting[name], (lock or {}).get(name))
+        composition.add(memory.entry(name).part)
     return happened
 
 
-def _admit(memory: Memory, candidate: Candidate, lock: Mapping[str, str] | None) -> str:
+def _graph(memory: Memory, waiting: Mapping[str, Candidate]) -> dict[str, frozenset[str]]:
+    """What candidates require, and what entries that are there and are required do in turn."""
+    requires: dict[str, frozenset[str]] = {}
+    names = list(waiting)
+    for name in names:  # grows while it is walked
+        if name in requires or (name not in waiting and name not in memory.entries and name not in memory.broken):
+            continue
+        here = waiting[name].card.requires if name in waiting else memory.entry(name).part.requires
+        requires[name] = frozenset(here)
+        names.extend(here)
+    return requires
+
+
+def _admit(memory: Memory, composition: Composition, candidate: Candidate, lock: Mapping[str, str] | None) -> str:
     name = candidate.card.name
-    below = memory.closure(candidate.card.requires)
-    composition = memory.composition()
+    below = composition.closed(candidate.card.requires)
     base = composition.tree(below)
     delta = candidate.delta(memory.objects, {path: composition.value(below, path) for path in candidate.paths})
     if lock is not None and lock["delta_id"] != delta.id:
@@ -169,6 +183,8 @@ def import_entries(memory: Memory, source: str, names: Sequence[str] = ()) -> di
     if not source:
         raise Usage("'' names no folder, repository or bundle")
     folder = Path(source)
+    if "://" not in source and not folder.exists() and not _REMOTE.match(source):
+        raise Missing(f"'{source}' does not exist", "SOURCE is a folder, a repository, a URL or a bundle")
     if not (folder / "entry.yaml").is_file() and not any(folder.glob("*/entry.yaml")):
         return admit_repository(memory, source, names)
     home = folder.parent if (folder / "entry.yaml").is_file() else folder
@@ -199,7 +215,7 @@ def admit_repository(memory: Memory, source: str, names: Sequence[str] = ()) -> 
         tips = {reference.removeprefix(BRANCH): oid for reference, oid in store.references(BRANCH).items()}
         absent = sorted(set(names) - set(tips))
         if absent or not tips:
-            raise Usage(f"'{source}' holds no entry '{absent[0]}'" if absent else f"'{source}' holds no entry")
+            raise Missing(f"'{source}' holds no entry '{absent[0]}'" if absent else f"'{source}' holds no entry")
         wanted = {name: oid for name, oid in tips.items() if not names or name in names}
         candidates = [_branch(store, check_name(name), oid) for name, oid in sorted(wanted.items())]
         happened = admit(memory, candidates)

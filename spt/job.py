@@ -5,22 +5,33 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import click
 
 from spt.deployment import Deployment
 from spt.errors import SptError
 from spt.share import shipped_root
 
-__all__ = ["export_system", "run_job", "write_job"]
+__all__ = ["HarnessFailed", "export_system", "run_job", "write_job"]
 
 STOP_S = 10.0
+LOG_LINES = 20
 # What a child may know of the outside; the harness makes a worker's environment from the same names.
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+
+
+class HarnessFailed(SptError):
+    """The harness ended with an error, said here in its own words; `log` is the end of what the engine printed."""
+
+    def __init__(self, status: int, said: Sequence[str], log: Sequence[str]) -> None:
+        found = {key: text for key, _, text in (line.partition(": ") for line in said)}
+        ended = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        problem = found.get("error") or f"the harness {ended}" + (f": {said[-1]}" if said else "")
+        # Its hint names the log's file, which goes with the job's folder.
+        super().__init__(problem, None if log else found.get("hint"))
+        self.exit_code = max(status, 1)
+        self.log = log
 
 
 def export_system(system: str | None, to: Path) -> tuple[str, dict[str, Any]]:
@@ -64,35 +75,40 @@ def write_job(
 def run_job(deployment: Deployment, job: Path, folder: Path) -> Iterator[Iterator[dict[str, Any]]]:
     """Runs the job and gives its events; in the end the harness and its engine are gone, however it ends.
 
-    What the harness has to say stands on standard error already, so its exit code is simply ours.
+    Raises HarnessFailed, with the harness's exit code, where it ends with an error.
     """
     (folder / "empty").mkdir()
-    arguments = ["run", "--job", str(job), "--out", str(folder / "out"), "--stream"]
+    out = folder / "out"
+    arguments = ["run", "--job", str(job), "--out", str(out), "--stream"]
     outside = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    child = subprocess.Popen(
-        [deployment.interpreter(), "-P", "-s", "-m", "harness", *arguments],
-        cwd=folder / "empty",
-        env={**outside, "PYTHONPATH": str(shipped_root()), "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        process_group=0,  # an interrupt from the terminal is ours; the harness ends when we say so
-    )
-    assert child.stdout is not None
-    before = signal.signal(signal.SIGTERM, _end)
-    with child.stdout as lines:
+    with (folder / "said").open("wb+") as said:
+        child = subprocess.Popen(
+            [deployment.interpreter(), "-P", "-s", "-m", "harness", *arguments],
+            cwd=folder / "empty",
+            env={**outside, "PYTHONPATH": str(shipped_root()), "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            process_group=0,  # an interrupt from the terminal is ours; the harness ends when we say so
+        )
         try:
-            yield (json.loads(line) for line in lines)
-            status = child.wait()
+            assert child.stdout is not None
+            with child.stdout as lines:
+                yield (json.loads(line) for line in lines)
+                status = child.wait()
         finally:
             stop(child)
-            signal.signal(signal.SIGTERM, before)
-    if status:
-        raise click.exceptions.Exit(status) if status > 0 else SptError(f"the harness was ended by signal {-status}")
+        if status:
+            said.seek(0)
+            raise HarnessFailed(status, _lines(said.read()), _end_of(out / "engine.log"))
 
 
-def _end(number: int, frame: object) -> None:
-    """Ends by an exception instead of on the spot, so that harness and engine go with us."""
-    sys.exit(143)
+def _lines(data: bytes) -> list[str]:
+    return [line for line in data.decode(errors="replace").splitlines() if line.strip()]
+
+
+def _end_of(log: Path) -> list[str]:
+    return _lines(log.read_bytes())[-LOG_LINES:] if log.is_file() else []
 
 
 def stop(child: "subprocess.Popen[bytes]") -> None:

@@ -13,7 +13,7 @@ from spt.git.message import split_message
 from spt.git.objects import Person
 from spt.git.tree import splice
 from spt.memory import Memory
-from spt.system import options_of
+from spt.system import additions
 
 __all__ = ["make_entry"]
 
@@ -36,10 +36,9 @@ def make_entry(
     check_name(name)
     commits = [memory.store.resolve(revision) for revision in chosen]
     if file is None:
-        if contract is None or not invariants:
-            raise Usage(
-                "an entry needs a contract", "name --contract and --invariant, or a whole entry.yaml with --yaml"
-            )
+        absent = [flag for flag, word in (("--contract", contract), ("--invariant", invariants)) if not word]
+        if contract is None or absent:
+            raise Usage(f"an entry needs a contract: name {' and '.join(absent)}", "or give a whole card with --yaml")
         found = draft(memory, requires, memory.store.resolve(system), commits)
         data = _written_card(memory, name, found, contract, invariants)
     else:
@@ -64,7 +63,8 @@ def _written_card(memory: Memory, name: str, found: Draft, contract: str, invari
         raise Usage(
             f"commit '{found.newest.oid[:12]}' has no message to make a card of", "give a whole one with --yaml"
         )
-    options, seams = _added(memory, found)
+    result = splice(memory.objects, found.base, {row.path: row.new for row in found.delta.rows})
+    options, seams = additions(memory.objects, found.base, result)
     commit = {"author": _person(found.newest.author), "date": _date(found.newest.author), "subject": subject}
     record = {
         "spt": "1",
@@ -86,18 +86,6 @@ def _written_card(memory: Memory, name: str, found: Draft, contract: str, invari
     data = out.getvalue()
     assert Card(record).data == read_card(data, "entry.yaml").data
     return data
-
-
-def _added(memory: Memory, found: Draft) -> tuple[list[str], dict[str, list[str]]]:
-    objects = memory.objects
-    before = options_of(objects, found.base)
-    after = options_of(objects, splice(objects, found.base, {row.path: row.new for row in found.delta.rows}))
-    seams = {}
-    for name, option in after.items():
-        known = before[name].values or () if name in before else ()
-        if option.is_seam and (values := sorted(map(str, set(option.values or ()) - set(known)))):
-            seams[name] = values
-    return sorted(set(after) - set(before)), seams
 
 
 def _person(author: Person) -> str:

@@ -27,7 +27,22 @@ from spt.git.store import Store
 from spt.git.tree import Delta, compare, splice, subtree, walk
 from spt.system import layout_of
 
-__all__ = ["BRANCH", "CURRENT", "PATCH", "RESCUE", "SOURCE", "STOCK", "Memory", "Recorded", "records_path"]
+__all__ = [
+    "BRANCH",
+    "CURRENT",
+    "PATCH",
+    "RESCUE",
+    "SHIPPED_TIP",
+    "SOURCE",
+    "STOCK",
+    "Memory",
+    "Recorded",
+    "load",
+    "patch_reference",
+    "reachable",
+    "records_path",
+    "way_out_of_clone",
+]
 
 BRANCH = "refs/heads/entry/"
 PATCH = "refs/spt/patch/"
@@ -35,6 +50,7 @@ STOCK = "refs/spt/stock/"
 CURRENT = "refs/spt/stock/current"
 SOURCE = "refs/spt/source/"
 RESCUE = "refs/spt/rescue/"
+SHIPPED_TIP = "refs/spt/shipped/"
 
 
 def records_path(name: str) -> str:
@@ -45,6 +61,17 @@ def records_path(name: str) -> str:
 def patch_reference(name: str, delta_id: str) -> str:
     """The reference that keeps the P of a delta."""
     return f"{PATCH}{name}/{delta_id[:12]}"
+
+
+def way_out_of_clone(store: Store) -> str | None:
+    """How a plain clone of a deployment is left for a deployment of one's own; None where this is no such clone."""
+    url = store.remote_of("entry/")
+    if url is None:
+        return None
+    shown = "URL" if "@" in url else f"'{url}'"  # what stands before an @ may be a secret
+    return (
+        f"a clone leaves refs/spt behind: `spt init DIR` makes a deployment, `spt entry import {shown}` there fills it"
+    )
 
 
 @dataclass(frozen=True)
@@ -74,6 +101,8 @@ class Memory:
         self.stock = stock
         self.layout = layout_of(self.objects, stock)
         self.cards = _CardCache(store)
+        self.rescued: dict[str, str] = {}  # entry -> the reference that keeps the tip it was moved away from
+        self.own_commits: dict[Oid, Oid] = {}  # copy of a source's commit -> the user's own
         self._parts: dict[tuple[str, str], tuple[Part, Commit]] = {}
         self._compositions: dict[Oid, Composition] = {}
 
@@ -88,7 +117,7 @@ class Memory:
         current = store.reference(CURRENT)
         if current is None:
             hint = "`spt init --stock REV` names the stock of this repository, `spt init DIR` makes a new one"
-            raise Usage("this repository has no stock yet", hint)
+            raise Usage("this repository has no stock yet", way_out_of_clone(store) or hint)
         return cls(store, store.objects.commit(current).tree)
 
     # Entries.
@@ -223,7 +252,8 @@ class Memory:
         parent = old.tip.oid if old is not None and old.patch.oid == patch.oid else patch.oid
         tip = objects.add_commit(tree, [parent], card.author, compose_message(f"entry {name}: records", "", all_said))
         if old is not None and parent == patch.oid:
-            self.store.stage(f"{RESCUE}{name}/{old.tip.oid[:12]}", old.tip.oid)
+            self.rescued[name] = f"{RESCUE}{name}/{old.tip.oid[:12]}"
+            self.store.stage(self.rescued[name], old.tip.oid)
         self.store.stage(f"{BRANCH}{name}", tip)
         recorded = load(objects, name, tip)
         self.entries[name] = recorded

@@ -38,7 +38,7 @@ def read_facts(path: Path) -> Facts:
     with path.open("rb") as file:
         try:
             return _from_header(dict(_gguf_header(file)))
-        except (ValueError, struct.error) as error:
+        except (ValueError, OverflowError, RecursionError, struct.error) as error:
             raise Unsupported(f"'{path}' is not a GGUF file that can be read: {error}") from None
 
 
@@ -59,7 +59,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise Missing(f"no 'config.json' in '{folder}'", "a model is a Hugging Face folder or a GGUF file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unsupported(f"'{path}' is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise Unsupported(f"'{path}' is not a JSON object")

@@ -40,7 +40,8 @@ def _carried(objects: Objects, composition: Composition, name: str, below: froze
     rows = (carried_row(objects, name, row, composition.value(below, row.path)) for row in delta.rows)
     carried = Delta(tuple(row for row in rows if row is not None))
     if not carried.rows:
-        raise Conflict(f"stock holds all that entry '{name}' does", "the entry is done: it can be retired")
+        hint = f"`git branch -m entry/{name} retired/{name}` retires it (docs/memory.md)"
+        raise Conflict(f"stock holds all that entry '{name}' does", hint)
     return carried
 
 

@@ -1,15 +1,27 @@
 """The SYSTEM grammar: from the user's word to a tree and option values."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from spt.entry import check_name
 from spt.errors import Missing, Usage
 from spt.git.objects import Objects
+from spt.git.worktree import uncommitted
 from spt.home import Repository, find_home
 from spt.initialise import plain_tree
 from spt.memory import Memory
-from spt.system import System, check_options, options_of, read_options, recorded_options, split_system, system_tree
+from spt.system import (
+    FOLDERS,
+    WHOLE,
+    System,
+    check_options,
+    options_of,
+    read_options,
+    recorded_options,
+    split_system,
+    system_tree,
+)
 
 __all__ = ["resolve", "resolve_at"]
 
@@ -28,7 +40,17 @@ def resolve_at(path: Path, text: str | None) -> tuple[Objects, System]:
     memory = home.memory
     if text is None:
         text = "stock" if memory.store.head()[1] is None else "rev:HEAD"
-    return memory.objects, resolve(memory, text)
+    found = resolve(memory, text)
+    if split_system(text)[0] in ("rev:HEAD", "HEAD"):
+        found = replace(found, left_out=tuple(_left_out(memory)))
+    return memory.objects, found
+
+
+def _left_out(memory: Memory) -> list[str]:
+    paths = uncommitted(memory.store)
+    if memory.layout == WHOLE:
+        return [path for path in paths if not path.startswith(".spt/")]
+    return [path for path in paths if path.startswith(tuple(f"{folder}/" for folder in FOLDERS))]
 
 
 def resolve(memory: Memory, text: str) -> System:

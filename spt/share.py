@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["copy_shipped", "shipped_files", "shipped_root", "system_files"]
+__all__ = ["SYSTEM_FOLDERS", "SYSTEM_SUFFIXES", "copy_shipped", "shipped_files", "shipped_root", "system_files"]
 
 SYSTEM_FOLDERS = ("stock", "kernels", "checks")
 SYSTEM_SUFFIXES = (".py", ".toml", ".md")

@@ -36,6 +36,7 @@ def stage_source(memory: Memory, tree: Oid, stock_commit: Oid, commits: Iterable
     for commit in commits:
         parent = memory.objects.reparented(commit.oid, parent)
         copies.append(memory.objects.commit(parent))
+        memory.own_commits[parent] = commit.oid
     memory.store.stage(f"{SOURCE}{tree[:12]}", parent)
     return copies
 
@@ -87,7 +88,8 @@ def _replayed(memory: Memory, commit: Commit, row: Row, here: State | None) -> S
         return merge_states(memory.objects, row.old, [here, row.new])
     except Overlap as overlap:
         raise Conflict(
-            f"commit {commit.oid[:12]} changes '{row.path}' on top of a commit that is left out: {overlap.message}",
+            f"commit {_name(memory, commit)} changes '{row.path}' on top of a commit that is left out:"
+            f" {overlap.message}",
             "name that commit too, or require the entry that it belongs to",
         ) from overlap
 
@@ -112,7 +114,7 @@ def source_differences(memory: Memory, line: dict[str, Any]) -> Iterator[Differe
     made, expected = composition.tree(composition.order), line["tree"]
     commits = source_commits(memory, line)
     if left := residual(memory, line, commits):
-        yield from (Difference("residual", _residual_text(commit)) for commit in left)
+        yield from (Difference("residual", _residual_text(memory, commit)) for commit in left)
         expected = replay(memory, line["stock_tree"], [commit for commit in commits if commit not in left])
     yield from tree_differences(composition, frozenset(pins), expected, made)
 
@@ -137,5 +139,10 @@ def _order_difference(listed: Sequence[str], order: Sequence[str]) -> Iterator[D
             return
 
 
-def _residual_text(commit: Commit) -> str:
-    return f"commit {commit.oid[:12]} of the source belongs to no entry: {commit.message.splitlines()[0][:60]}"
+def _name(memory: Memory, commit: Commit) -> str:
+    """A commit as the user knows it, where this run made a copy of it."""
+    return memory.own_commits.get(commit.oid, commit.oid)[:12]
+
+
+def _residual_text(memory: Memory, commit: Commit) -> str:
+    return f"commit {_name(memory, commit)} of the source belongs to no entry: {commit.message.splitlines()[0][:60]}"

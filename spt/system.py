@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from spt import share
 from spt.errors import Usage
 from spt.formats import check, read_yaml
 from spt.git.objects import EXECUTABLE, FILE, LINK, TREE, Objects, Oid
@@ -27,6 +28,7 @@ __all__ = [
     "Option",
     "System",
     "Value",
+    "additions",
     "check_options",
     "export",
     "layout_of",
@@ -37,13 +39,13 @@ __all__ = [
     "system_tree",
 ]
 
-FOLDERS = ("stock", "kernels", "checks")
-SUFFIXES = (".py", ".toml", ".md")
+FOLDERS, SUFFIXES = share.SYSTEM_FOLDERS, share.SYSTEM_SUFFIXES
 SHIPPED, WHOLE = "shipped", "whole"
 
 Value: TypeAlias = str | int | float | bool
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "string": (str,)}
+_TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text"}
 _MAX_TOML_BYTES = 16 * 1024  # the parser's time grows with the square of a dotted key's length
 _MAX_NUMBER = 2**63
 _OPTION_KEYS = {"type", "default", "values", "range", "meaning"}
@@ -51,11 +53,15 @@ _OPTION_KEYS = {"type", "default", "values", "range", "meaning"}
 
 @dataclass(frozen=True)
 class System:
-    """A tree and the values of the options that are not at their default; `label` is the user's word for it."""
+    """A tree and the values of the options that are not at their default; `label` is the user's word for it.
+
+    `left_out`: files of the working tree that are not as the tree has them, where it is the tree of HEAD.
+    """
 
     tree: Oid
     options: dict[str, Value]
     label: str
+    left_out: tuple[str, ...] = ()
 
 
 # Which paths belong to a system.
@@ -96,7 +102,7 @@ class Option:
         """The value that was given as text or typed; Usage, starting with `where`, unless the option allows it."""
         value = _from_text(self.type, given) if isinstance(given, str) else given
         if not isinstance(value, Value) or not _has_type(value, self.type):
-            raise Usage(f"{where}: option '{self.name}' takes a {self.type}, not '{given}'")
+            raise Usage(f"{where}: option '{self.name}' takes {_TYPE_WORDS[self.type]}, not '{given}'")
         if self.values is not None and value not in self.values:
             allowed = ", ".join(str(one) for one in self.values)
             raise Usage(f"{where}: option '{self.name}' cannot be '{given}'", f"it takes one of: {allowed}")
@@ -138,6 +144,17 @@ def options_of(objects: Objects, tree: Oid) -> dict[str, Option]:
                 raise Usage(f"option '{option.name}' is declared twice: stock/options/{other}.toml and {where}")
             declared[option.name] = option
     return declared
+
+
+def additions(objects: Objects, base: Oid, result: Oid) -> tuple[list[str], dict[str, list[str]]]:
+    """(names of options, {seam: values}) that one system tree declares and another, its base, does not; sorted."""
+    before, after = options_of(objects, base), options_of(objects, result)
+    seams = {}
+    for name, option in after.items():
+        known = set(map(str, before[name].values or ())) if name in before else set()
+        if option.is_seam and (values := sorted(set(map(str, option.values or ())) - known)):
+            seams[name] = values
+    return sorted(set(after) - set(before)), seams
 
 
 def _read_toml(objects: Objects, tree: Oid, where: str, data: bytes) -> Iterable[Option]:
@@ -253,7 +270,7 @@ def export(objects: Objects, tree: Oid, folder: Path) -> None:
     The files are written beside it and moved into place at the end, so that an interrupted export leaves no
     half of a system.  Modes are 0644 and 0755; a link is made as a link; a submodule is an empty folder.
     """
-    folder = folder.absolute()
+    folder = folder.parent.resolve() / folder.name
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise Usage(f"'{folder}' is not a folder")
     if folder.is_dir() and any(folder.iterdir()):

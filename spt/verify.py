@@ -23,7 +23,7 @@ from spt.git.tree import compare
 from spt.memory import STOCK, Memory, Recorded, patch_reference, records_path
 from spt.source import lines_of, source_differences
 
-__all__ = ["DIFFERS", "OK", "RESIDUAL", "UNAVAILABLE", "Finding", "Report", "exit_code", "verify"]
+__all__ = ["DIFFERS", "OK", "RESIDUAL", "UNAVAILABLE", "Finding", "Report", "exit_code", "recompose", "verify"]
 
 OK, DIFFERS, RESIDUAL, UNAVAILABLE = "ok", "differs", "residual", "unavailable here"
 

@@ -1,10 +1,13 @@
 """The command line: parse, call, print.  One command a file, imported when it is used."""
 
+import difflib
+import errno
 import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -12,7 +15,7 @@ from spt.cli.output import say
 from spt.errors import SptError, Unsupported, Usage
 from spt.version import __version__
 
-__all__ = ["LazyGroup", "main"]
+__all__ = ["LazyGroup", "cli", "main"]
 
 
 class LazyGroup(click.Group):
@@ -34,6 +37,18 @@ class LazyGroup(click.Group):
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0] if args else ""
+        if word not in self.lazy and not word.startswith("-"):
+            close = difflib.get_close_matches(word, self.lazy, 1)
+            raise Usage(
+                f"'{ctx.command_path}' has no command '{word}'",
+                f"did you mean '{close[0]}'?" if close else f"`{ctx.command_path} --help` shows how it goes",
+            )
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -88,9 +103,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SptError as error:
         sys.exit(_complain(error))
     except OSError as error:
+        if error.errno == errno.ENOENT and not _is_there():
+            sys.exit(_complain(Unsupported("the working directory is gone", "go to a folder that is there")))
         where = f"'{os.fsdecode(error.filename)}': " if isinstance(error.filename, str | bytes) else ""
         problem = (error.strerror or str(error)).lower()
         sys.exit(_complain(Unsupported(f"{where}{problem}", "the same command finishes the work once that is mended")))
+
+
+def _is_there() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _complain(error: SptError) -> int:
@@ -105,6 +130,8 @@ def _misspoken(error: click.ClickException) -> Usage:
     """What click says about the user's words, as all other errors are said."""
     if isinstance(error, click.NoSuchOption):
         text = f"there is no option '{error.option_name}'"
+        if close := difflib.get_close_matches(error.option_name, error.possibilities or (), 1):
+            return Usage(text, f"did you mean '{close[0]}'?")
     else:
         text = error.format_message().removesuffix(".")
         text = f"{text[:1].lower()}{text[1:]}"

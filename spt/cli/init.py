@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from spt.cli.output import print_json, say
+from spt.cli.output import counted, print_json, say
 
 
 @click.command()
@@ -23,7 +23,7 @@ def init(folder: Path, stock: str | None, root: Path | None, no_sources: bool, a
     """Make a deployment repository, or name the stock of an existing one
 
     DIR is made, or must be empty; in a deployment repository stock and entries are brought up to date, and branches
-    and files stay as they are.
+    and files stay as they are.  An entry that was changed there is kept, and named.
 
     \b
     Example:
@@ -33,7 +33,7 @@ def init(folder: Path, stock: str | None, root: Path | None, no_sources: bool, a
     import spt.share
     from spt.errors import Usage
     from spt.git.store import Store
-    from spt.initialise import init_shipped, init_stock, warnings
+    from spt.initialise import KEPT, init_shipped, init_stock, warnings
 
     if stock is not None:
         if root is not None:
@@ -45,13 +45,24 @@ def init(folder: Path, stock: str | None, root: Path | None, no_sources: bool, a
         done = init_shipped(folder, root or spt.share.shipped_root(), sources=not no_sources)
     for warning in warnings(Store.find(folder)):
         say(f"warning: {warning}")
-    words = [list(done.entries.values()).count(word) for word in ("new", "changed", "unchanged")]
     say(f"stock tree {done.stock} (commit {done.commit[:12]})")
     if done.entries:
-        say(f"{len(done.entries)} entries: {words[0]} new, {words[1]} changed, {words[2]} unchanged")
+        words = [(word, list(done.entries.values()).count(word)) for word in ("new", "changed", "unchanged", KEPT)]
+        said = ", ".join(f"{number} {word}" for word, number in words if number or word != KEPT)
+        say(f"{counted(len(done.entries), 'entry', 'entries')}: {said}")
+    for name, reference in done.rescued.items():
+        say(f"{name}: changed; its old tip is '{reference}'")
+    for name in sorted(name for name, word in done.entries.items() if word == KEPT):
+        say(f"note: {name} is kept, since it was changed here, or builds on one that was: {_take(root, name)}")
     if stock is None:
-        say(f"{done.sources} source systems")
+        say(counted(done.sources, "source system"))
     if not done.checked_out and stock is None:
         say("your branch stays where it is; `git switch -c NAME refs/spt/stock/current` starts one from the new stock")
     if as_json:
         print_json({"stock": done.stock, "commit": done.commit, "entries": done.entries, "sources": done.sources})
+
+
+def _take(root: Path | None, name: str) -> str:
+    import spt.share
+
+    return f"`spt entry import {(root or spt.share.shipped_root()) / 'entries'} {name}` takes the shipped one"

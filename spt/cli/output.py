@@ -10,10 +10,12 @@ from typing import Any
 
 import click
 
-__all__ = ["data", "print_json", "printable", "say", "show_path", "table"]
+__all__ = ["counted", "data", "left_out", "print_json", "printable", "say", "show_path", "table"]
 
 # Control characters of both sets, line breaks, marks that change the direction of text, bytes that were no text.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_NAMED = 5  # files that a note names before it counts
 
 
 def printable(text: str) -> str:
@@ -29,6 +31,18 @@ def data(text: str) -> None:
 def say(text: str) -> None:
     """One line about the work, on standard error."""
     click.echo(printable(text), err=True)
+
+
+def counted(number: int, noun: str, nouns: str | None = None) -> str:
+    """A count with its noun: 1 entry, 2 entries."""
+    return f"{number} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def left_out(paths: Sequence[str]) -> None:
+    """Says which changes of the working tree are not in the tree that is used."""
+    if paths:
+        more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+        say(f"note: uncommitted changes in {', '.join(paths[:_NAMED])}{more} are not in this system: commit them")
 
 
 def show_path(path: Path) -> None:

@@ -12,6 +12,16 @@ _HEAD = """# Commands
 
 Made from `--help` by `python -m spt.cli.reference`; a test holds it.
 Data goes to standard output, talk to standard error; docs/memory.md lists the exit codes.
+An error leaves standard output as it is, also with `--json`: there is no object that says error.
+The exit code says of what kind it was, and standard error has a line `error:` and perhaps a line `hint:`.
+
+A shell completes commands, options and the names of entries once its start-up file has one of these lines:
+
+```
+eval "$(_SPT_COMPLETE=bash_source spt)"
+eval "$(_SPT_COMPLETE=zsh_source spt)"
+_SPT_COMPLETE=fish_source spt | source
+```
 """
 _WIDTH = 100
 

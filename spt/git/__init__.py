@@ -1,4 +1,4 @@
 """Git, and nothing else: the only importers of pygit2 and the only callers of the git program.
 
-program -> store -> tree -> merge, patch -> compose -> history, bundle, worktree
+objects -> tree -> merge, patch -> compose; program -> store -> worktree, incoming; message stands alone
 """

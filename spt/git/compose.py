@@ -145,7 +145,9 @@ class Composition:
             known = max(
                 (self.closures[name] for name in wanted if self.closures[name] in self._trees), key=len, default=_NONE
             )
-            more = self.ordered(wanted - known)
+            missing = wanted - known
+            # Not by `order`, which is made anew for each part that was added: few of all may be missing.
+            more = topological({name: self.parts[name].requires & missing for name in missing})
             for name in more:
                 self.check(name)
             states = {path: self.value(wanted, path) for name in more for path in self._rows[name]}

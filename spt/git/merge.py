@@ -11,7 +11,17 @@ import pygit2
 
 from spt.errors import Conflict
 
-__all__ = ["Hunk", "Overlap", "apply_hunks", "hunks", "merge", "merge_hunks", "merge_mode", "merge_with_markers"]
+__all__ = [
+    "Hunk",
+    "Overlap",
+    "apply_hunks",
+    "hunks",
+    "merge",
+    "merge_hunks",
+    "merge_mode",
+    "merge_with_markers",
+    "split",
+]
 
 
 class Hunk(NamedTuple):

@@ -34,6 +34,7 @@ __all__ = [
     "MAX_BLOB_BYTES",
     "TREE",
     "Commit",
+    "Listing",
     "Objects",
     "Oid",
     "Person",

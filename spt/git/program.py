@@ -5,6 +5,7 @@ a hook of the user's repository must not fire for what this tool writes.  So a c
 no system or global configuration, and switches that outrank the repository's own.
 """
 
+import errno
 import os
 import resource
 import subprocess
@@ -72,7 +73,8 @@ def git(
     switches: Sequence[tuple[str, str]] = (),
     file_limit_bytes: int | None = None,
 ) -> bytes:
-    """Standard output of `git ARGUMENTS`; raises GitFailed with git's own first word on any other status than 0.
+    """Standard output of `git ARGUMENTS`; raises GitFailed with git's own first word on any other status than 0,
+    and OSError where the disk is full.
 
     `file_limit_bytes` is the largest file that the child may write.
     """
@@ -98,6 +100,8 @@ def git(
         if error.filename != "git":
             raise
         raise Missing("the program 'git' is not there", "install git 2.34 or newer") from error
+    if done.returncode and b"No space left on device" in done.stderr:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(cwd or git_dir or ""))
     if done.returncode:
         raise GitFailed(arguments, done.returncode, done.stderr)
     return done.stdout

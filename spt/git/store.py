@@ -117,6 +117,15 @@ class Store:
                 return str(self._repository.revparse_single(revision).peel(pygit2.Commit).id)
         raise Missing(f"no commit is named '{revision}'", "`git log --all --oneline` lists what there is")
 
+    def remote_of(self, prefix: str) -> str | None:
+        """The URL of a remote from which branches came whose name there starts so; None where there is none."""
+        for name in self.references("refs/remotes/"):
+            remote, _, branch = name.removeprefix("refs/remotes/").partition("/")
+            if branch.startswith(prefix) and self._repository is not None:
+                with contextlib.suppress(KeyError, ValueError, pygit2.GitError):
+                    return str(self._repository.remotes[remote].url)
+        return None
+
     def is_checked_out(self, branch: str) -> Path | None:
         """The working tree that has the branch (a full name) checked out, or None."""
         return self._checked_out().get(branch)
@@ -151,6 +160,14 @@ class Store:
         """Lets a symbolic reference be written by `publish`, between pins and branches."""
         if self._symbolic.get(name) != target:
             self._staged_symbolic[name] = target
+
+    def adopt(self, other: "Store") -> None:
+        """Takes over the objects and all that is staged of a store without a repository, as if made here."""
+        self.objects = other.objects
+        for name, (new, _) in other._staged.items():
+            self.stage(name, new)
+        for name, target in other._staged_symbolic.items():
+            self.stage_symbolic(name, target)
 
     def publish(self, reason: str) -> None:
         """Writes what is staged: objects, pins, symbolic references, branches, in this order.

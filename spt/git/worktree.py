@@ -19,7 +19,7 @@ from spt.git.program import GitFailed, git
 from spt.git.store import Store
 from spt.git.tree import compare
 
-__all__ = ["add_worktree", "advance", "open_changes"]
+__all__ = ["add_worktree", "advance", "noted", "open_changes", "uncommitted", "write_note"]
 
 
 # Creating many files waits for the disk more than for a processor.
@@ -30,6 +30,7 @@ _UNFINISHED = {
     "rebase-merge": "rebase",
     "rebase-apply": "rebase",
 }
+_NOTE = "spt-note"
 _WORKERS = (("checkout.workers", "4"),)
 
 
@@ -137,6 +138,15 @@ def _statuses(store: Store) -> Iterator[_Status]:
             raise _dirty(rest.split(" ", 9)[-1])
 
 
+def uncommitted(store: Store) -> list[str]:
+    """The paths of the working tree that are not as HEAD says, sorted; what is ignored does not count."""
+    if store.work_tree is None:
+        return []
+    said = _in(store, "status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=all")
+    records = said.decode(errors="surrogateescape").split("\0")
+    return sorted(record[3:] for record in records if record)
+
+
 def _file_state(store: Store, path: str) -> State | None:
     """What `git add` would record for a path of the working tree."""
     assert store.work_tree is not None
@@ -223,18 +233,35 @@ def add_worktree(store: Store, folder: Path, commit: Oid) -> None:
         pass
 
 
-def open_changes(store: Store, folder: Path, base: Oid, changed: Oid) -> bool:
+def open_changes(store: Store, folder: Path, base: Oid, changed: Oid, note: str) -> bool:
     """A linked worktree at a commit whose files and index hold another tree: `git diff HEAD` shows the difference.
 
+    `note` is kept beside git's own state of the worktree, and goes when that is removed; `noted` reads it.
     Returns whether one was open there already, on the same commit; that one is left as it is.
     """
     linked = _linked(store, folder, base)
     assert linked.git_dir is not None
     if (linked.git_dir / "index").exists():  # written last, so that a killed run is completed
         return True
+    write_note(linked, note)
     with _moved(linked, EMPTY_TREE, changed):
         pass
     return False
+
+
+def write_note(linked: Store, note: str) -> None:
+    """Replaces the note of a linked worktree."""
+    assert linked.git_dir is not None
+    part = linked.git_dir / f"{_NOTE}.part"
+    part.write_text(note)
+    part.replace(linked.git_dir / _NOTE)
+
+
+def noted(linked: Store) -> str | None:
+    """The note of a linked worktree, None where it has none."""
+    assert linked.git_dir is not None
+    path = linked.git_dir / _NOTE
+    return path.read_text() if path.is_file() else None
 
 
 def _linked(store: Store, folder: Path, commit: Oid) -> Store:

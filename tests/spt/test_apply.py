@@ -359,6 +359,21 @@ def test_apply_works_in_a_linked_worktree(deployment, tmp_path):
     assert head(deployment, "other~1") == head(deployment, "main")
 
 
+def test_a_full_disk_is_no_mistake_of_the_user(deployment, tmp_path, monkeypatch):
+    """Where git finds no space, the answer is exit 5, whatever git was doing."""
+    program = tmp_path / "bin/git"
+    full = "echo 'fatal: could not write: No space left on device' >&2; exit 128"
+    write(
+        program.parent,
+        {"git": f'#!/bin/sh\ncase "$*" in *"worktree add"*) {full};; esac\nexec {shutil.which("git")} "$@"\n'},
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    ran = spt("entry", "apply", "tree-select", "--worktree", tmp_path / "w", cwd=deployment)
+
+    assert errors_well(ran, 5, "no space left on device")
+
+
 DEPLOYMENT = "# my words\nspt: 1\nname: toy   # of mine\ntarget: {path: x}\noptions:\n  select: chain\n"
 
 
@@ -366,14 +381,16 @@ def test_enable_switches_on_in_the_deployment_file(deployment):
     """--enable writes the variant's values, typed, and keeps comments, order and everything else."""
     write(deployment, {"deployment.yaml": DEPLOYMENT})
 
-    assert spt("entry", "apply", "fast-linear", "--enable", cwd=deployment).code == 0
+    ran = spt("entry", "apply", "fast-linear", "--enable", cwd=deployment)
     assert (deployment / "deployment.yaml").read_text() == DEPLOYMENT + "  linear: w12\n  w12-block: 64\n"
+    assert "deployment.yaml switches fast-linear on (small): linear=w12 w12-block=64\n" in ran.err
+    assert "to switch" not in ran.err
 
 
 @pytest.mark.parametrize(
     ("text", "arguments", "code", "word"),
     [
-        (None, ["fast-linear", "--enable"], 4, "deployment.yaml"),
+        (None, ["fast-linear", "--enable"], 4, "printf 'spt: 1\\nname: demo"),
         (DEPLOYMENT, ["tree-select", "--enable"], 4, "has no variant"),
         (DEPLOYMENT, ["fast-linear", "--enable", "--variant", "big"], 2, "no variant 'big'"),
         ("a: [\n", ["fast-linear", "--enable"], 2, "deployment.yaml"),

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spt.test_verify import CONTRACT, system  # noqa: F401 - a fixture
-from tests.spt.toys import ENGINE, card, commit_files, git, make_root, spt, write
+from tests.spt.toys import CONTRACT, ENGINE, card, commit_files, git, make_root, spt, write
 
 _EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "subprocess.Popen", "os.symlink"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC

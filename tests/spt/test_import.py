@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.spt.test_verify import distilled, new, report, system  # noqa: F401 - fixtures
+from spt.git.compose import Composition
 from tests.spt.toys import (
     card,
     commit_files,
@@ -14,6 +14,8 @@ from tests.spt.toys import (
     evidence_line,
     git,
     make_root,
+    new,
+    report,
     snapshot,
     spt,
     write,
@@ -48,6 +50,41 @@ def test_a_folder_of_entries_is_taken_in(bare_stock, pristine, shipped):
     assert spt("entry", "import", shipped / "entries", "--json", cwd=bare_stock).json == dict.fromkeys(
         ran.json, "unchanged"
     )
+
+
+def test_admitting_is_linear(tmp_path):
+    """Twice as many entries that change take about twice as long, each composing only what it requires."""
+
+    def steps(number):
+        root = make_root(tmp_path / str(number), entries=False)
+        for at in range(number):
+            files = {f"stock/select/s{at}.py": f"# {at}\n"}
+            below = [f"e{at - 1:03d}"] if at % 5 else []
+            write_entry(root, f"e{at:03d}", files, seams={"select": [f"s{at}"]}, requires=below)
+        assert spt("init", root / "made", "--from", root, cwd=root).code == 0
+        write(root, {"kernels/mm.py": "# moved\n"})
+        added = []
+        counting = Composition.add
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Composition, "add", lambda self, part: (added.append(part), counting(self, part))[1])
+            assert spt("init", root / "made", "--from", root, cwd=root).code == 0
+        return len(added)
+
+    assert steps(40) <= 2.2 * steps(20)
+
+
+@pytest.mark.parametrize("source", ["nowhere", "./nowhere/entries", "/nowhere.bundle"])
+def test_a_source_that_is_not_there_is_missing(bare_stock, source):
+    """A path that does not exist is said to be that: exit 4, as for an entry that is not in a source."""
+    assert errors_well(spt("entry", "import", source, cwd=bare_stock), 4, f"'{source}' does not exist")
+
+
+@pytest.mark.parametrize("form", ["entries", "deployment"])
+def test_an_entry_that_a_source_lacks_is_missing(bare_stock, shipped, pristine, form):
+    """The same answer from a folder and from a repository: exit 4."""
+    source = shipped / "entries" if form == "entries" else pristine
+
+    assert errors_well(spt("entry", "import", source, "nobody", cwd=bare_stock), 4, "holds no entry 'nobody'")
 
 
 def test_one_entry_needs_what_it_requires(bare_stock, shipped):
@@ -149,7 +186,7 @@ def test_export_keeps_lines_and_drops_files(deployment, tmp_path):
 
 
 @pytest.fixture
-def released(distilled, shipped, tmp_path):  # noqa: F811
+def released(distilled, shipped, tmp_path):
     """Shipped files with two distilled entries and the bundle of their source."""
     root = tmp_path / "released"
     shutil.copytree(shipped, root)
@@ -236,7 +273,7 @@ def test_a_bundle_that_lies_about_its_content_is_refused(released, tmp_path, old
     assert not (tmp_path / "fresh").exists()
 
 
-def test_a_bundle_grows_when_its_system_gives_another_entry(deployment, system, tmp_path):  # noqa: F811
+def test_a_bundle_grows_when_its_system_gives_another_entry(deployment, system, tmp_path):
     """Exporting a later entry of a system adds its delta to the bundle that an earlier one wrote."""
     out = tmp_path / "out"
     out.mkdir()
@@ -441,7 +478,7 @@ def test_a_repository_without_entries_is_named(bare_stock, tmp_path):
     """There is nothing to take from a repository that holds no entry."""
     git(tmp_path, "init", "-q", "empty")
 
-    assert errors_well(spt("entry", "import", tmp_path / "empty", cwd=bare_stock), 2, "holds no entry")
+    assert errors_well(spt("entry", "import", tmp_path / "empty", cwd=bare_stock), 4, "holds no entry")
 
 
 def test_an_entry_of_another_stock_is_a_conflict(tmp_path, bare_stock):

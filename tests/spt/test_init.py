@@ -14,7 +14,9 @@ from tests.spt.toys import (
     ENVIRONMENT,
     STOCK,
     card,
+    edit_and_write_back,
     errors_well,
+    evidence_line,
     git,
     make_root,
     snapshot,
@@ -33,6 +35,9 @@ LITERAL = [
     "b1f1283982b3033a9495063580917a61d6c2c513 refs/spt/patch/fast-linear/fed80f99dcb0",
     "89627ae025effc0611aefa7c4a75c095adfd3ee3 refs/spt/patch/tree-select/74ea29ffcdc4",
     "bcf26c44d7f4fb60f29abfed2c5d7f8cff04d3a0 refs/spt/patch/tuned/a528fe09e9cf",
+    "77b405272ae4c570628503729c71065c338feacb refs/spt/shipped/fast-linear/77b405272ae4",
+    "39c727a2a08ae1c479a1096e3055e075e58a15c2 refs/spt/shipped/tree-select/39c727a2a08a",
+    "c821541b2b1acbc48999a945375558ec8a42e5ad refs/spt/shipped/tuned/c821541b2b1a",
     "5277fdeb721c75b969009907bfcb93132b3d41e8 refs/spt/stock/b763d10cd7b5",
     "5277fdeb721c75b969009907bfcb93132b3d41e8 refs/spt/stock/current",
 ]
@@ -133,6 +138,62 @@ def test_a_new_release_moves_stock_and_entries(tmp_path, shipped, deployment):
     assert git(deployment, "show", "refs/spt/stock/current:kernels/mm.py") == "# a better kernel"
     assert git(deployment, "show", "entry/tuned:kernels/mm.py") == "# a better kernel"
     assert git(deployment, "status", "--porcelain") == ""
+
+
+def test_what_the_user_changed_is_kept(tmp_path, shipped, deployment):
+    """A release replaces what was shipped, and leaves an entry that was edited here, and what builds on it, alone."""
+    edit_and_write_back(deployment, "fast-linear", {"kernels/w12.py": "# my own\n"})
+    assert spt("entry", "refresh", "--all", cwd=deployment).code == 0
+    mine = git(deployment, "rev-parse", "entry/fast-linear")
+    other = git(deployment, "rev-parse", "entry/tree-select")
+    newer = make_root(tmp_path / "newer")
+    write(newer, {"kernels/mm.py": "# a better kernel\n"})
+    ran = spt("init", deployment, "--from", newer, "--json", cwd=tmp_path)
+
+    assert ran.json["entries"] == {"fast-linear": "kept", "tree-select": "changed", "tuned": "kept"}
+    assert f"tree-select: changed; its old tip is 'refs/spt/rescue/tree-select/{other[:12]}'" in ran.err
+    assert "note: fast-linear is kept" in ran.err
+    assert git(deployment, "rev-parse", "entry/fast-linear") == mine
+    taken = spt("entry", "import", newer / "entries", "fast-linear", cwd=deployment)
+    assert taken.code == 0, taken.err
+    assert f"its old tip is 'refs/spt/rescue/fast-linear/{mine[:12]}'" in taken.err
+    assert (
+        spt("init", deployment, "--from", newer, "--json", cwd=tmp_path).json["entries"]["fast-linear"] == "unchanged"
+    )
+
+
+def test_evidence_is_no_change_of_an_entry(tmp_path, shipped, deployment):
+    """Records that were added to a shipped entry are carried on, and its new release is taken."""
+    folder = tmp_path / "entries"
+    folder.mkdir()
+    assert spt("entry", "export", "tree-select", "--to", folder, cwd=deployment).code == 0
+    write(folder, {"tree-select/evidence/2026-01-02-toy.jsonl": evidence_line(deployment, "tree-select")})
+    assert spt("entry", "import", folder, cwd=deployment).code == 0
+    newer = make_root(tmp_path / "newer")
+    write(newer, {"kernels/mm.py": "# a better kernel\n"})
+    ran = spt("init", deployment, "--from", newer, "--json", cwd=tmp_path)
+
+    assert ran.json["entries"] == dict.fromkeys(("fast-linear", "tree-select", "tuned"), "changed")
+    assert "0.25" in git(deployment, "show", "entry/tree-select:.spt/entries/tree-select/evidence/2026-01-02-toy.jsonl")
+
+
+def test_a_folder_of_a_deployment_is_no_place_for_another(deployment):
+    """`spt init .` below a deployment's root names the root."""
+    assert errors_well(spt("init", ".", cwd=deployment / "stock"), 2, "lies in the deployment", str(deployment))
+
+
+def test_bundles_are_read_once(tmp_path, monkeypatch):
+    """A fresh repository gets what was composed and checked before it was made."""
+    from spt import initialise
+
+    fetched = []
+    admit = initialise.admit_sources
+    monkeypatch.setattr(
+        initialise, "admit_sources", lambda memory, bundle: (fetched.append(bundle), admit(memory, bundle))
+    )
+    assert spt("init", tmp_path / "one", cwd=tmp_path).code == 0
+
+    assert len(fetched) == len(set(fetched)) == len(list((ROOT / "entries/sources").glob("*.bundle"))) > 0
 
 
 def test_deployment_yaml_is_private(deployment):

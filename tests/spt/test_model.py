@@ -1,6 +1,7 @@
 """spt/model.py: a model's facts, as the gguf package and the config say them."""
 
 import json
+import struct
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -105,7 +106,27 @@ def test_torn_header(tmp_path, keep):
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize(("text", "error"), [(None, Missing), ("{", Unsupported), ("[]", Unsupported)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        struct.pack("<IIQ", 9, 4, 2**62),  # an array longer than any file
+        struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 20_000,  # arrays in arrays
+    ],
+    ids=["long", "deep"],
+)
+def test_hostile_header(tmp_path, value):
+    """A length that no file has, or nesting without end, is a one-line error."""
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"x" + value)
+
+    with pytest.raises(Unsupported, match="not a GGUF file that can be read"):
+        read_facts(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [(None, Missing), ("{", Unsupported), ("[]", Unsupported), ("[" * 100_000, Unsupported)],
+)
 def test_folder_without_a_config(tmp_path, text, error):
     """A folder that is no model is named."""
     if text is not None:

@@ -1,5 +1,6 @@
 """refresh, edit, export: entries follow stock, and people settle what cannot follow by itself."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,53 @@ def test_an_edit_on_an_old_base_is_refused(deployment):
     spt("entry", "refresh", "--all", cwd=deployment)
 
     assert errors_well(spt("entry", "export", "tuned", cwd=deployment), 3, "another base")
+    assert errors_well(spt("entry", "edit", "tuned", cwd=deployment), 3, "another base", "`git worktree remove`")
+
+
+def test_an_edit_that_was_overtaken_is_refused(deployment, tmp_path, shipped):
+    """What came into an entry while it was edited is not written over, and the edit is not lost either."""
+    work = Path(spt("entry", "edit", "tree-select", cwd=deployment).out.strip())
+    write(work, {"stock/select/best.py": "# mine\n"})
+    root = tmp_path / "other"
+    shutil.copytree(shipped, root)
+    write(root / "entries/tree-select/tree", {"stock/select/best.py": "# theirs\n"})
+    assert spt("entry", "import", root / "entries/tree-select", cwd=deployment).code == 0
+    before = snapshot(deployment)
+
+    for verb in ("edit", "export"):
+        assert errors_well(spt("entry", verb, "tree-select", cwd=deployment), 3, "began with delta")
+    assert snapshot(deployment) == before
+    assert (work / "stock/select/best.py").read_text() == "# mine\n"
+
+
+def test_export_says_what_came_of_it(deployment, tmp_path):
+    """The new delta, where the old tip is, that the edit is still open; and it may be written back again."""
+    old = git(deployment, "rev-parse", "entry/tree-select")
+    first = edit_and_write_back(deployment, "tree-select", {"stock/select/best.py": "# better\n"})
+    second = edit_and_write_back(deployment, "tree-select", {"stock/select/best.py": "# best\n"})
+    written = spt("entry", "export", "tree-select", "--to", tmp_path / "made", cwd=deployment)
+    delta = git(deployment, "log", "-1", "--format=%(trailers:key=Spt-Delta,valueonly)", "entry/tree-select")
+
+    assert f"its old tip is 'refs/spt/rescue/tree-select/{old[:12]}'" in first.err
+    assert f"tree-select: delta {delta[:12]}" in second.err
+    assert "the edit stays open in" in second.err
+    assert (second.code, written.code) == (0, 0)
+    assert (tmp_path / "made/tree-select/tree/stock/select/best.py").read_text() == "# best\n"
+    assert errors_well(spt("entry", "export", "tuned", "--to", "a/b", cwd=deployment), 2, "'a/b' can be no folder")
+
+
+def test_what_stock_holds_is_retired(deployment, tmp_path):
+    """The way out that refresh names takes the entry out of the list, and its P stays."""
+    newer = make_root(tmp_path / "newer", entries=False)
+    write(newer, {"stock/select/best.py": "# best first\n", "stock/engine.py": engine(line9="99")})
+    assert spt("init", deployment, "--from", newer, cwd=tmp_path).code == 0
+    refused = spt("entry", "refresh", "tree-select", cwd=deployment)
+    command = "git branch -m entry/tree-select retired/tree-select"
+    git(deployment, *command.split()[1:])
+
+    assert errors_well(refused, 3, "stock holds all that entry 'tree-select' does", f"`{command}`")
+    assert "tree-select" not in spt("entry", "list", cwd=deployment).out
+    assert git(deployment, "for-each-ref", "refs/spt/patch/tree-select") != ""
 
 
 def test_export_needs_something_to_do(deployment):

@@ -78,7 +78,7 @@ def test_stock_entries_and_revisions_are_systems(released):
         ("stock@none.yaml", 2, "'none.yaml' cannot be read"),
         ("stock@fast.yaml", 2, "no option is named 'w12-block'"),
         ("fast-linear@bad.yaml", 2, "option 'w12-block' cannot be '7'"),
-        ("fast-linear@typed.yaml", 2, "takes a int"),
+        ("fast-linear@typed.yaml", 2, "takes a whole number, not 'many'"),
         ("fast-linear@seam.yaml", 2, "option 'linear' cannot be 'w13'"),
         ("fast-linear@list.yaml", 2, "a mapping from option name"),
     ],

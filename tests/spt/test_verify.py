@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.spt.toys import (
+    CONTRACT,
     ENGINE,
-    INT_OPTION,
     card,
     commit_files,
     edit_and_write_back,
@@ -15,52 +15,13 @@ from tests.spt.toys import (
     evidence_line,
     git,
     make_root,
+    new,
+    report,
     snapshot,
     spt,
     write,
     write_entry,
 )
-
-CONTRACT = ("--contract", "rounding", "--invariant", "same products")
-
-
-@pytest.fixture
-def system(deployment):
-    """A system: two mechanisms whose commits are interleaved, on a branch of its own; returns the commits by name."""
-    git(deployment, "switch", "-q", "-c", "round")
-    commits = {
-        "a1": commit_files(deployment, {"stock/engine.py": engine(line20="200")}, "alpha: first half\n\nWhy it wins."),
-        "b1": commit_files(
-            deployment,
-            {"stock/options/beta.toml": INT_OPTION.format("beta-size", 8), "stock/select/beta.py": "# beta\n"},
-            "beta: new files",
-        ),
-        "a2": commit_files(deployment, {"stock/engine.py": engine(line20="200", line22="220")}, "alpha: second half"),
-        "b2": commit_files(
-            deployment, {"stock/engine.py": engine(line20="200", line22="220", line25="250")}, "beta: the other half"
-        ),
-    }
-    git(deployment, "switch", "-q", "main")
-    return commits
-
-
-def new(folder, name, *commits, extra=(), system="round"):
-    chosen = [word for commit in commits for word in ("--from", commit)]
-    return spt("entry", "new", name, "--system", system, *chosen, *CONTRACT, *extra, cwd=folder)
-
-
-@pytest.fixture
-def distilled(deployment, system):
-    """The deployment once both mechanisms are entries."""
-    assert new(deployment, "alpha", system["a1"], system["a2"], extra=["--partial"]).code == 0
-    assert new(deployment, "beta", system["b1"], system["b2"]).code == 0
-    return deployment
-
-
-def report(folder, name):
-    """(exit code, the JSON report) of verifying one entry."""
-    ran = spt("entry", "verify", name, "--json", cwd=folder)
-    return ran.code, ran.json[0]
 
 
 def kinds(finding):
@@ -124,6 +85,39 @@ def test_a_commit_on_top_of_one_left_out_is_refused(deployment):
     second = commit_files(deployment, {"stock/engine.py": engine(line20="201")})
 
     assert errors_well(new(deployment, "late", second, extra=["--partial"]), 3, "'stock/engine.py'", "left out")
+
+
+def test_commits_are_named_as_the_user_knows_them(tmp_path):
+    """On a stock of the user's own, whose commits are copied to be kept, errors name the originals."""
+    folder = tmp_path / "mine"
+    git(tmp_path, "init", "-q", "-b", "main", "mine")
+    commit_files(folder, {"a.py": "a = 1\n", "b.py": "b = 1\n"})
+    assert spt("init", "--stock", "main", cwd=folder).code == 0
+    first = commit_files(folder, {"a.py": "a = 2\n"})
+    second = commit_files(folder, {"a.py": "a = 3\n"})
+    third = commit_files(folder, {"b.py": "b = 2\n"})
+    said = ("--contract", "rounding", "--invariant", "same")
+
+    left = spt("entry", "new", "mine", "--system", "main", "--from", first, "--from", second, *said, cwd=folder)
+    late = spt("entry", "new", "mine", "--system", "main", "--from", second, *said, cwd=folder)
+
+    assert errors_well(left, 1, f"commit {third[:12]} of the source belongs to no entry")
+    assert errors_well(late, 3, f"commit {second[:12]} changes 'a.py'")
+
+
+@pytest.mark.parametrize(
+    ("given", "absent"),
+    [
+        ([], "name --contract and --invariant"),
+        (["--contract", "rounding"], "name --invariant"),
+        (["--invariant", "same"], "name --contract"),
+    ],
+)
+def test_what_a_contract_lacks_is_named(deployment, system, given, absent):
+    """A contract is a kind and at least one invariant; the flag that is not there is named."""
+    ran = spt("entry", "new", "alpha", "--system", "round", "--from", system["a1"], *given, cwd=deployment)
+
+    assert errors_well(ran, 2, absent)
 
 
 def test_requires_puts_an_entry_under_the_new_one(deployment):

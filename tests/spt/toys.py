@@ -48,6 +48,7 @@ STOCK = {
     "kernels/__init__.py": "",
     "kernels/mm.py": "# a kernel\n",
 }
+CONTRACT = ("--contract", "rounding", "--invariant", "same products")
 INT_OPTION = '[{0}]\ntype = "int"\ndefault = {1}\nvalues = [{1}, 64]\nmeaning = "a number of the toy"\n'
 
 
@@ -210,7 +211,7 @@ def errors_well(ran, code, *words):
         and len(said) == 1
         and all(word in ran.err for word in words)
         and "Traceback" not in ran.err
-        and all(line.startswith(("error: ", "hint: ", "warning: ")) for line in lines)
+        and all(line.startswith(("error: ", "hint: ", "warning: ", "note: ")) for line in lines)
     )
 
 
@@ -249,3 +250,15 @@ def evidence_line(folder, name, **changes):
         "samples": None,
     }
     return json.dumps(line | changes) + "\n"
+
+
+def new(folder, name, *commits, extra=(), system="round"):
+    """Distils an entry from commits of a system; returns what the command said."""
+    chosen = [word for commit in commits for word in ("--from", commit)]
+    return spt("entry", "new", name, "--system", system, *chosen, *CONTRACT, *extra, cwd=folder)
+
+
+def report(folder, name):
+    """(exit code, the JSON report) of verifying one entry."""
+    ran = spt("entry", "verify", name, "--json", cwd=folder)
+    return ran.code, ran.json[0]

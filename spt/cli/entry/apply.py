@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
+from spt.cli.names import complete_entries
 from spt.cli.output import data, print_json, say
 
 
 @click.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_entries)
 @click.option("--onto", metavar="STOCK", help="Start from this revision; needs one of the four options below.")
 @click.option("--branch", metavar="B", help="Commit onto this branch, made if need be; HEAD stays.")
 @click.option("--worktree", metavar="DIR", type=click.Path(path_type=Path), help="Check the result out in a worktree.")
@@ -38,7 +39,7 @@ def apply(
     \b
     Example:
       spt entry apply best-first-tree
-      spt entry apply w12-linear --branch try --onto refs/spt/stock/current
+      spt entry apply confident-budget --branch try --onto refs/spt/stock/current
     """
     from spt.application import Request, run
 
@@ -52,7 +53,7 @@ def _report(done: Any, as_json: bool, tree_only: bool) -> None:
         say(f"{name}: {commit[:12]}" if done.kept else f"{name}: composed")
     for name in done.applied.already:
         say(f"{name}: applied already")
-    for line in done.switches():
+    for line in done.switches:
         say(line)
     if as_json:
         made = [{"entry": name, "commit": commit if done.kept else None} for name, commit in done.applied.made]

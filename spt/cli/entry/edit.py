@@ -4,11 +4,12 @@ from pathlib import Path
 
 import click
 
+from spt.cli.names import complete_entries
 from spt.cli.output import print_json, say, show_path
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_entries)
 @click.option("--json", "as_json", is_flag=True, help="Print folder and conflicts as JSON on standard output.")
 def edit(name: str, as_json: bool) -> None:
     """Open an entry in a worktree
@@ -18,7 +19,7 @@ def edit(name: str, as_json: bool) -> None:
 
     \b
     Example:
-      cd $(spt entry edit w12-linear)
+      cd $(spt entry edit best-first-tree)
     """
     from spt.home import find_home
 
@@ -27,7 +28,7 @@ def edit(name: str, as_json: bool) -> None:
         say(f"{name} is open already, and left as it is")
     for path in opened.conflicts:
         say(f"conflict: {path}")
-    say(f"`spt entry export {name}` writes it back")
+    say(f"`spt entry export {name}` writes it back; `git worktree remove` closes it")
     if as_json:
         print_json({"folder": str(opened.folder), "conflicts": opened.conflicts, "was_open": opened.was_open})
     else:

@@ -19,7 +19,7 @@ def import_(source: str, names: tuple[str, ...], as_json: bool) -> None:
 
     \b
     Example:
-      spt entry import ../colleague w12-linear
+      spt entry import ../colleague best-first-tree
     """
     from spt.intake import import_entries
     from spt.memory import Memory
@@ -31,6 +31,8 @@ def import_(source: str, names: tuple[str, ...], as_json: bool) -> None:
         memory.store.publish("spt entry import")
     for name, word in happened.items():
         say(f"{name}: {word}")
+        if name in memory.rescued:
+            say(f"{name}: its old tip is '{memory.rescued[name]}'")
         for flag in memory.flags(name):
             say(f"review {name}: {flag}")
     if as_json:

@@ -14,7 +14,7 @@ def list_(as_json: bool) -> None:
     """List entries and what they add
 
     Evidence is `current`, `carried` (stock or requirements moved) or `stale` (the entry changed), and its figure a
-    raw ratio (the author's) or a speedup (judged, with a passing forcing verdict).
+    raw ratio (the author's) or a claimed speedup (judged, with a passing forcing verdict, as its line says).
 
     \b
     Example:
@@ -23,7 +23,10 @@ def list_(as_json: bool) -> None:
     from spt.errors import SptError
     from spt.home import find_home
 
-    memory = find_home(Path()).memory
+    home = find_home(Path())
+    if home.note:
+        say(f"note: {home.note}")
+    memory = home.memory
     rows, left_out = [], {name: error.message for name, error in memory.broken.items()}
     for name in sorted(memory.entries):
         try:
@@ -66,7 +69,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     last = row["evidence"][-1] if row["evidence"] else None
     evidence = "none" if last is None else f"{last['state']}, {last['kind']}: {last['ratio'] or 'no ratio'}"
     if not row["on_current_stock"]:
-        evidence = f"behind stock; {evidence}"
+        evidence = f"{evidence} (behind stock)"
     return [
         row["name"],
         row["contract"],

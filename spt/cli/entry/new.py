@@ -19,9 +19,7 @@ from spt.cli.output import print_json, say
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="The entry.yaml to record; without it one is made from the newest commit and the options below.",
 )
-@click.option(
-    "--contract", metavar="KIND", type=click.Choice(["bitwise", "selection", "rounding"]), help="Its contract."
-)
+@click.option("--contract", type=click.Choice(["bitwise", "selection", "rounding"]), help="Its contract.")
 @click.option("--invariant", "invariants", metavar="TEXT", multiple=True, help="What always holds; repeatable.")
 @click.option("--partial", is_flag=True, help="Let other commits of the system wait for entries of their own.")
 @click.option("--json", "as_json", is_flag=True, help="Print the source line as JSON on standard output.")
@@ -43,8 +41,8 @@ def new(
 
     \b
     Example:
-      spt entry new w12-linear --system round-3 --from 1f2e3d4 --from 5a6b7c8 --contract rounding \\
-          --invariant 'same products, other order'
+      spt entry new my-select --system my-branch --from 1f2e3d4 --from 5a6b7c8 --contract selection \\
+          --invariant 'one rank is the chain'
     """
     from spt.making import make_entry
     from spt.memory import Memory

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
-from spt.cli.output import data, print_json
+from spt.cli.names import complete_entries
+from spt.cli.output import data, print_json, say
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_entries)
 @click.option("--json", "as_json", is_flag=True, help="Print the entry as JSON on standard output.")
 def show(name: str, as_json: bool) -> None:
     """Show one entry: card, changes, evidence
@@ -20,7 +21,10 @@ def show(name: str, as_json: bool) -> None:
     """
     from spt.home import find_home
 
-    memory = find_home(Path()).memory
+    home = find_home(Path())
+    if home.note:
+        say(f"note: {home.note}")
+    memory = home.memory
     found = _found(memory, name)
     if as_json:
         print_json(found)
@@ -63,12 +67,15 @@ def _change(row: Any) -> str:
 
 def _lines(found: dict[str, Any]) -> list[str]:
     card, contract = found["entry"], found["entry"]["contract"]
-    lines = [f"{card['name']}: {card['title']}", "", *_text(card["summary"]), "", *_text(card["mechanism"]), ""]
+    lines = [f"{card['name']}: {card['title']}", ""]
+    texts = dict.fromkeys(card[key].strip() for key in ("summary", "mechanism"))  # a card made of a commit repeats
+    lines += [line for text in texts if text != card["title"] for line in (*_text(text), "")]
     lines += [f"contract: {contract['kind']}", *(f"  - {text}" for text in contract["invariants"])]
     lines += [f"  check: {command}" for command in contract.get("checks", [])]
     lines += [f"applied in order: {', '.join(found['closure'])}"]
     for key in ("target", "drafter", "device", "runtime", "regime"):
-        lines += [f"requires {key}: {text}" for text in card["requires"].get(key, [])]
+        if wanted := card["requires"].get(key):
+            lines.append(f"requires {key}: {', '.join(wanted)}")
     lines += [_variant(variant) for variant in card.get("variants", [])]
     lines += [f"{change['change']:<8}{change['path']}" for change in found["changes"]]
     lines += [f"review: {text}" for text in found["review"]]

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
+from spt.cli.names import complete_entries
 from spt.cli.output import data, print_json, say
 
 
 @click.command()
-@click.argument("names", metavar="[NAME...]", nargs=-1)
+@click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=complete_entries)
 @click.option("--all", "everything", is_flag=True, help="Verify every entry.")
 @click.option("--checks", is_flag=True, help="Also run the commands of the contracts: the entries' own code.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON on standard output.")
@@ -33,9 +34,14 @@ def verify(names: tuple[str, ...], everything: bool, checks: bool, as_json: bool
     from spt.verify import exit_code
     from spt.verify import verify as check
 
-    if bool(names) == everything:
+    if names and everything:
+        raise Usage(f"--all takes every entry, and '{names[0]}' one", "leave one of them away")
+    if not names and not everything:
         raise Usage("name the entries to verify, or --all")
-    memory = find_home(Path()).memory
+    home = find_home(Path())
+    if home.note:
+        say(f"note: {home.note}")
+    memory = home.memory
     if everything:
         names = tuple(sorted({*memory.entries, *memory.broken}))
     reports = [check(memory, name) for name in names]
