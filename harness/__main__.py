@@ -100,12 +100,11 @@ def _verdict(chosen: argparse.Namespace) -> None:
     from harness.verdict import verdict
 
     found = verdict(chosen.what, chosen.samples, chosen.reference)
-    if chosen.text is not None and found["what"] == "forcing":
+    if chosen.text is not None and chosen.what == "forcing":
         from harness.audit import in_words
         from harness.samples import read
-        from harness.text import load_text
 
-        found = in_words(found, read(chosen.samples), load_text(chosen.text))
+        found = in_words(found, read(chosen.samples), chosen.text)
     _emit(found)
 
 
@@ -201,7 +200,12 @@ def _parser() -> argparse.ArgumentParser:
     option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")
     option("--what", choices=("timing", "forcing"), default="timing")
     option("--reference", type=Path, metavar="SAMPLES", help="the file that holds stock's calibration")
-    option("--text", type=Path, metavar="TARGET", help="show the events of forcing in this target's words")
+    option(
+        "--text",
+        type=Path,
+        metavar="TARGET",
+        help="tell the events of forcing in this target's words, where it has a tokenizer",
+    )
 
     option = command("key", _key, "what a verdict on a job would be of, on this machine")
     option("--job", type=Path, required=True, metavar="JOB.json")
