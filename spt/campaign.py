@@ -74,13 +74,6 @@ class Plan:
     device: str
     seed: int | None  # drawn where None
 
-    @property
-    def cache(self) -> Path:
-        """The file that remembers digests of models."""
-        folder = self.ledger.store.state / "cache"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / "models.json"
-
     def job(self, kind: Kind, seed: int, units: int, arms: Mapping[str, Any]) -> dict[str, Any]:
         """The job, with the deployment as it is on this machine."""
         return {
@@ -88,13 +81,20 @@ class Plan:
             "kind": "job",
             "arms": dict(arms),
             "deployment": {**self.deployment.record(), "device": self.device},
-            "deployment_digest": self.deployment.digest(self.cache),
+            "deployment_digest": digest_of(self.ledger, self.deployment),
             "requests": "requests.jsonl",
             "seed": seed,
             "rule": RULE,
             "phase": kind.phase,
             "units": units,
         }
+
+
+def digest_of(ledger: Ledger, deployment: Deployment) -> str:
+    """The deployment's digest; the repository remembers those of models."""
+    folder = ledger.store.state / "cache"
+    folder.mkdir(parents=True, exist_ok=True)
+    return deployment.digest(folder / "models.json")
 
 
 @contextlib.contextmanager
@@ -205,18 +205,23 @@ def _digest(path: Path) -> str:
 def finish(
     ledger: Ledger, deployment: Deployment, what: str, key: str | None, samples: Path, reference: Path | None = None
 ) -> dict[str, Any]:
-    """Keeps the samples, lets the harness say what they come to, and appends that to the ledger.
+    """Lets the harness say what samples come to, keeps them, and appends the verdict to the ledger.
 
-    The verdict is read from what was kept, so the ledger never says more than its samples do.
+    What the ledger says is never more than what the kept samples do: they are named by the verdict's own digest.
     """
-    words: list[object] = ["verdict", ledger.keep_raw(samples), "--what", what]
+    words: list[object] = ["verdict", samples.absolute(), "--what", what]
     if what == "forcing":
         words += ["--text", deployment.models.target]
         if reference is not None:
-            words += ["--reference", ledger.keep_raw(reference)]
+            words += ["--reference", reference.absolute()]
     [verdict] = ask_harness(deployment, *words)
+    if verdict["of"]["deployment"] != digest_of(ledger, deployment):
+        raise Usage(f"the samples '{samples}' are of another deployment", "--deployment FILE names it")
     if key is not None and verdict["key"] != key:
         raise SptError(f"what was measured is of the key '{verdict['key'][:DIGITS]}', not '{key[:DIGITS]}'")
+    for path, named in ((samples, "samples"), (reference, "reference")):
+        if path is not None and ledger.keep_raw(path) != ledger.raw(verdict[named]):
+            raise SptError(f"the samples '{path}' changed while they were judged", "run the command again")
     return ledger.add(verdict)
 
 

@@ -92,7 +92,7 @@ def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path
 
 def time_requests(file: Path | None, devices: int) -> Requests:
     """Single requests for the longest campaign on so many devices."""
-    return Requests(file, "confirmation", round(RESERVE * UNITS * HALF_REQUESTS * devices))
+    return Requests(file, "confirmation", devices * round(RESERVE * UNITS * HALF_REQUESTS))
 
 
 def force_requests(plan: Plan, file: Path | None) -> Requests:
@@ -174,6 +174,7 @@ def _calibrated(plan: Plan, limits: Limits, emit: Emit) -> Path:
         part = done.with_name(".calibration.json")
         part.write_text(json.dumps({"v": 1, "kind": "calibration", "key": key, "samples": kept.name.partition(".")[0]}))
         part.replace(done)
+        sweep(folder / "out")
     held = read_json(done.read_bytes(), str(done))
     kept = plan.ledger.raw(held["samples"])
     if not kept.is_file():

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +148,8 @@ class Ledger:
         data = json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
         tree = splice(objects, self._tree(), {held.path: State(FILE, objects.add_blob(data))})
         message = f"{subject}\n\nSpt-Key: {held.key}\n"
-        self.store.stage(LEDGER, objects.add_commit(tree, [] if tip is None else [tip], TOOL, message))
+        now = TOOL._replace(time_s=int(time.time()))
+        self.store.stage(LEDGER, objects.add_commit(tree, [] if tip is None else [tip], now, message))
         self.store.publish("spt verdict")
 
     # Samples.

@@ -9,6 +9,7 @@ from spt.cli.output import printable, say
 __all__ = ["Progress"]
 
 LINES = 10  # of one phase, where there is no terminal
+LEAST_UNITS = 3  # an interval of two says nothing
 
 
 class Progress:
@@ -67,10 +68,11 @@ class Progress:
 
 
 def _running(event: dict[str, Any]) -> str:
-    """The mean gain so far and its interval."""
+    """The mean so far and its interval; in calibration both arms are the same system."""
     if event["gain"] is None:
         return ""
-    if event["interval"] is None:
-        return f"gain {event['gain']:+.2%}"
+    word = "A/A" if event["phase"] == "calibrate" else "gain"
+    if event["units"] < LEAST_UNITS:
+        return f"{word} {event['gain']:+.2%}"
     lower, upper = event["interval"]
-    return f"gain {event['gain']:+.2%} ({lower:+.2%} to {upper:+.2%})"
+    return f"{word} {event['gain']:+.2%} ({lower:+.2%} to {upper:+.2%})"

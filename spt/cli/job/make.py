@@ -45,7 +45,7 @@ def make(
         raise Usage(f"'{out}' cannot be a new folder", "name one that is not there, in a folder that is")
     limits = chosen_limits(None, devices, no_sandbox=False, most=2 if command == "time" else 1)
     plan = chosen_plan(a, b if command == "time" else "stock", file, seed, devices)
-    make_job(plan, command, requests_file(plan, requests), max(1, len(limits.devices)), out)
+    make_job(plan, command, requests_file(plan, requests), max(1, len(limits.devices)), out.absolute())
     say(f"a job of `python -m harness {command}` lies in {out}")
     if as_json:
         print_json({"job": str(out.absolute() / "job.json")})
