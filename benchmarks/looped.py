@@ -1,6 +1,6 @@
 """How much a model repeats itself on generated requests: the looped share a family, turn and position.
 
-    python -m benchmarks.looped [--sessions 12] [--context 2048] [--singles 0] [--tokens 512] [--temperature 1]
+    python -m benchmarks.looped --out DIR [--sessions 12] [--context 2048] [--singles 0 --tokens 512]
 
 A token is looped when it lies in a run of 24 tokens that its own answer said before, and echoed when an earlier answer
 of its session said that run.  Looped tokens are left out of tau and of mismatch rates, so they are wasted time:
@@ -50,7 +50,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sessions", type=int, default=12)
     parser.add_argument("--context", type=int, default=2048, help="where a session ends, in tokens")
-    parser.add_argument("--cap", type=int, default=256, help="the longest answer of a session, in tokens")
+    parser.add_argument("--cap", type=int, default=128, help="the longest answer of a session, in tokens")
     parser.add_argument("--singles", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=512, help="new tokens of a single")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the singles; the sessions are greedy")

@@ -27,7 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(number, _end)
     try:
         status: int = chosen.action(chosen) or 0
-        sys.stdout.flush()
     except HarnessError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.hint:
@@ -37,8 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader went away; at exit Python would try to write what is left.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()  # the reader went away
         return 0
     return status
 
@@ -52,7 +50,7 @@ def _run(chosen: argparse.Namespace) -> None:
     counts = run(chosen.job, chosen.out, chosen.max_minutes, _events(chosen))
     if not chosen.stream:
         tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
-        print(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
+        _say(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
 
 
 def _prepare(chosen: argparse.Namespace) -> None:
@@ -125,7 +123,7 @@ def _seal(chosen: argparse.Namespace) -> None:
     from harness.requests import check_seal, make_seal
 
     if chosen.check is None:
-        print(f"commitment {make_seal(chosen.seal, chosen.seed)}")
+        _say(f"commitment {make_seal(chosen.seal, chosen.seed)}")
     else:
         check_seal(chosen.seal, chosen.check)
 
@@ -148,7 +146,23 @@ def _events(chosen: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
 
 
 def _emit(event: dict[str, Any]) -> None:
-    print(json.dumps(event), flush=True)
+    _say(json.dumps(event))
+
+
+def _say(text: str) -> None:
+    """Writes a line to standard output at once; HarnessError where that cannot take it, such as a full disk."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _give_up_output()
+        raise HarnessError(f"standard output cannot be written: {error.strerror}") from None
+
+
+def _give_up_output() -> None:
+    """Points standard output to nowhere: at exit Python would try to write what is left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(number: int, frame: object) -> None:

@@ -75,16 +75,16 @@ class _Campaign:
                     f"the time is up before unit {step.unit} of '{step.phase}'", "the same command goes on from here"
                 )
             begun_s = time.monotonic()
-            self._measure(step)
+            self._measure(step, deadline_s)
             longest_s = max(longest_s, time.monotonic() - begun_s)
         verdict = timing_verdict(samples)
         self.emit({"event": "verdict", "verdict": verdict})
         return verdict
 
-    def _measure(self, step: Measure) -> None:
+    def _measure(self, step: Measure, deadline_s: float | None) -> None:
         names = ("b", "b") if step.phase == "calibrate" else ("a", "b")
         arena = self.arena
-        pair = Pair(arena.job.deployment, arena.writer, self.supply, step, arena.job.seed, arena.start)
+        pair = Pair(arena.job.deployment, arena.writer, self.supply, step, arena.job.seed, arena.start, deadline_s)
         try:
             pair.run([self._half(names, turn) for turn in range(len(arena.devices))])
         except Voided as void:

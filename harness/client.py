@@ -1,7 +1,8 @@
 """The only client of the worker protocol (docs/protocol.md): it starts an engine, talks to it, and owns the clock.
 
 Every reply is checked, in form and against what was asked.  An engine that breaks the protocol, ends or goes silent
-is killed with its whole process group, and the error says why.  Only `Refused` leaves it running.
+is killed with its whole process group, and the error says why.  Only `Refused` leaves it running, unless it comes in
+place of `hello` or for no request.
 
     with Engine.start(stock_command(), folder) as engine:
         engine.load(settings)
@@ -75,6 +76,9 @@ class Engine:
         except Hung:
             self.kill()
             raise
+        if reply["op"] == "error":
+            self.kill()  # it ends now anyway
+            raise Refused(reply["code"], reply["message"], None)
         if reply["op"] != "hello":
             self._break(f"'{reply['op']}' where 'hello' belongs")
         options = {name: Option(**option) for name, option in reply["options"].items()}
@@ -285,13 +289,13 @@ class Engine:
                 return {key: value for key, value in reply.items() if key not in ("v", "op")}
             if reply["op"] != "error":
                 self._break(f"'{reply['op']}' in answer to '{operation}'")
-            if not self._is_late_cancel(reply):
+            if not self._is_no_refusal(reply):
                 raise Refused(reply["code"], reply["message"], reply["id"])
 
     def _take(self, reply: dict[str, Any], read_ns: int, on_tokens: OnTokens | None) -> Answer | None:
         operation, name = reply["op"], reply.get("id")
         if operation == "error":
-            if not self._is_late_cancel(reply):
+            if not self._is_no_refusal(reply):
                 self._refuse(Refused(reply["code"], reply["message"], name))
             return None
         if operation not in ("tokens", "done"):
@@ -322,7 +326,10 @@ class Engine:
             self.kill()
         raise refused
 
-    def _is_late_cancel(self, reply: dict[str, Any]) -> bool:
+    def _is_no_refusal(self, reply: dict[str, Any]) -> bool:
+        """Whether an `error` is about nothing that we wait for: a late cancel, or a record, which is only advice."""
+        if reply["code"] == "record_ended" and reply["id"] is None:
+            return True
         late = reply["code"] == "unknown_id" and reply["id"] in self._late_cancels
         if late:
             self._late_cancels.remove(reply["id"])

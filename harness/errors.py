@@ -76,8 +76,15 @@ class Refused(EngineError):
         "out_of_memory": 5,
     }
 
+    _HINTS = {  # noqa: RUF012 - a constant
+        "bad_option": "'spt entry apply' adds the options of an entry to a system",
+        "too_long": "ask for fewer tokens, or raise 'context' in the deployment",
+        "no_device": "use 'device: cpu', or a 'python' whose torch finds the GPU",
+        "out_of_memory": "lower 'context' in the deployment, or use a narrower 'dtype'",
+    }
+
     def __init__(self, code: str, message: str, request: str | None) -> None:
-        super().__init__(f"the engine refused ({code}): {message}")
+        super().__init__(f"the engine refused ({code}): {message}", self._HINTS.get(code))
         self.code = code
         self.request = request
         self.exit_code = self._EXIT_CODES.get(code, 1)

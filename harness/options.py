@@ -32,11 +32,8 @@ def _value(name: str, value: str | float | bool, kind: str) -> str | float | boo
         return _BOOLEANS[word]
     if kind == "int" and re.fullmatch("-?[0-9]+", word):
         return int(word)
-    if kind == "float":
-        try:
-            number = float(word)
-        except ValueError:
-            number = math.nan
+    if kind == "float" and re.fullmatch(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", word):
+        number = float(word)
         if math.isfinite(number):
             return number
     raise Usage(f"option '{name}' is '{word}', which is no {kind}")

@@ -14,7 +14,7 @@ from typing import Any
 from harness.answer import Answer
 from harness.client import LOAD_S, Engine, Start, stock_command
 from harness.device import Device
-from harness.errors import Crashed, EngineError, Hung, Refused
+from harness.errors import Crashed, EngineError, HarnessError, Hung, Refused
 from harness.job import Arm, Deployment
 from harness.options import convert
 from harness.prepared import Store
@@ -66,8 +66,10 @@ class Pair:
         step: Measure,
         seed: int,
         start: Start = Engine.start,
+        deadline_s: float | None = None,
     ) -> None:
         self.deployment, self.writer, self.supply, self.step, self.start = deployment, writer, supply, step, start
+        self._deadline_s = deadline_s
         self._random = random.Random(f"{seed} {step.phase} {step.unit}")
         self._groups = 0  # numbers given out
 
@@ -134,6 +136,11 @@ class Pair:
         self._groups += 1
         return self._groups - 1
 
+    def watch(self) -> None:
+        """Ends the unit when `time.monotonic()` has passed the deadline; it is measured anew another time."""
+        if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+            raise HarnessError("the time is up in the midst of a unit", "the same command goes on from here")
+
     def write(self, lines: Iterable[Line]) -> None:
         """Lines of this unit, on the disk when it returns."""
         self.writer.add_all({"phase": self.step.phase, "unit": self.step.unit, **line} for line in lines)
@@ -177,6 +184,7 @@ class _Side:
     def answer(self, requests: Sequence[Generate]) -> list[Answer]:
         """Thaws, answers one request after the other, and stands still again; answers are written after the turn."""
         answers: list[Answer] = []
+        self.pair.watch()
         self._blame(self._engine.thaw)
         for request in requests:
             answers.append(self._blame(functools.partial(self._engine.generate, request)))

@@ -21,7 +21,13 @@ def _positive(value: Any, where: str) -> None:
         raise shape.Mismatch(f"{where} is not above 0")
 
 
-SAMPLING = record({"temperature": number(0), "top_p": _positive, "top_k": integer(), "seed": integer(0, MAX_SEED)})
+def _temperature(value: Any, where: str) -> None:
+    number(0)(value, where)
+    if value != 0:
+        number(1e-5, 1e5)(value, where)
+
+
+SAMPLING = record({"temperature": _temperature, "top_p": _positive, "top_k": integer(), "seed": integer(0, MAX_SEED)})
 _COMMON = {"v": constant(1), "kind": constant("request"), "category": text, "max_tokens": integer(1)}
 _ALLOWED = {**_COMMON, "ignore_eos": boolean, "sampling": SAMPLING, "choice": integer()}
 _TURNS = record({"id": text, "turns": items(text, least=1)}, _ALLOWED)

@@ -171,7 +171,7 @@ class _Runner:
         wanted = request.max_tokens or self.job.max_tokens or max(1, room)
         if wanted > room:
             if request.session:
-                conversation.full = True
+                self.answers.add_full(conversation)
                 return
             raise Usage(
                 f"request '{request.id}' does not fit: {len(prompt)} prompt tokens and {wanted} new ones"
@@ -234,7 +234,10 @@ def _counts(counts: Tally) -> dict[str, float | None]:
 
 
 class _Answers:
-    """The file of answers: one writer, one line an answer, on the disk before the next request is asked."""
+    """The file of answers: one writer, one line an answer, on the disk before the next request is asked.
+
+    The file `full` beside it has the ids of sessions that ended with their context, one JSON string a line.
+    """
 
     def __init__(self, folder: Path, key: str) -> None:
         self.folder = folder
@@ -273,7 +276,15 @@ class _Answers:
             if conversation is None or conversation.done or answer["turn"] != len(conversation.answers):
                 raise Usage(f"'{self.folder}' holds an answer out of place: '{answer['request']}' {answer['turn']}")
             conversation.answers.append(answer)
+        for line in self._full_lines():
+            conversations[json.loads(line)].full = True
         return list(conversations.values())
+
+    def add_full(self, conversation: _Conversation) -> None:
+        """Keeps that a session's next turn does not fit, so that no engine has to start to find out again."""
+        conversation.full = True
+        lines = [*self._full_lines(), json.dumps(conversation.request.id)]
+        self._replace("full", "".join(line + "\n" for line in lines))
 
     def add(self, answer: dict[str, Any]) -> None:
         """Writes one answer."""
@@ -287,11 +298,19 @@ class _Answers:
         if not key.exists():
             if self._file.tell():
                 raise Usage(f"'{self.folder}' holds answers, but not of which job", "give another folder")
-            fresh = self.folder / "key.new"
-            fresh.write_text(self._key + "\n")
-            fresh.replace(key)
+            self._replace("key", self._key + "\n")
         elif key.read_text().strip() != self._key:
             raise Usage(f"'{self.folder}' holds answers of another job", "give another folder")
+
+    def _full_lines(self) -> list[str]:
+        full = self.folder / "full"
+        return full.read_text().splitlines() if full.exists() else []
+
+    def _replace(self, name: str, content: str) -> None:
+        """Writes a small file whole or not at all."""
+        fresh = self.folder / f"{name}.new"
+        fresh.write_text(content)
+        fresh.replace(self.folder / name)
 
     def _read(self, path: Path) -> None:
         self._file.seek(0)

@@ -5,6 +5,7 @@ So a token is *looped* when it lies in a run of 24 tokens that stood in the same
 A step whose first token is looped leaves tau whole, with all its tokens.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,6 @@ def tally(ids: Sequence[int], lines: Sequence[int]) -> Tally:
         raise ValueError(f"{len(ids)} ids in lines of {sum(lines)}")
     marks = looped(ids)
     steps = lines[1:]
-    firsts = [sum(lines[: index + 1]) for index in range(len(steps))]
+    firsts = itertools.accumulate(lines[:-1])
     kept = [count for first, count in zip(firsts, steps, strict=True) if not marks[first]]
     return Tally(1, len(ids), sum(marks), len(steps), sum(steps), len(kept), sum(kept))

@@ -6,7 +6,7 @@ A prompt that changes at midnight would make timings and forced tokens of two da
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -19,6 +19,8 @@ __all__ = ["TODAY", "ChatTemplate"]
 
 # The date that Llama 3's templates themselves fall back to where no clock is there.
 TODAY = datetime.datetime(2024, 7, 26)
+
+MAX_CHARACTERS = 16 << 20
 
 
 class _Generation(jinja2.ext.Extension):
@@ -63,15 +65,27 @@ class ChatTemplate:
         Raises `Usage` where the template refuses the messages.
         """
         try:
-            return self._template.render(
+            pieces = self._template.generate(
                 messages=[dict(message) for message in messages],
                 tools=None,
                 documents=None,
                 add_generation_prompt=True,
                 **{**self._tokens, **variables},
             )
+            return _joined(pieces)
         except Exception as error:  # a program of its own: it may divide by zero, recurse or count too far
             raise Usage(f"the target's chat template refuses the turns: {_one_line(error)}") from error
+
+
+def _joined(pieces: Iterable[str]) -> str:
+    """The whole prompt, unless it grows longer than any line of the protocol."""
+    kept, room = [], MAX_CHARACTERS
+    for piece in pieces:
+        room -= len(piece)
+        if room < 0:
+            raise jinja2.TemplateError(f"the prompt has over {MAX_CHARACTERS} characters")
+        kept.append(piece)
+    return "".join(kept)
 
 
 def _one_line(error: Exception) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stream", "Text", "load_text"]
 
+_WINDOW_TOK, _COMPANY_TOK = 64, 8
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -78,8 +79,8 @@ class Stream:
         self._text = text
         # Byte-level decoders map each token to bytes by itself, so decoding may start afresh between characters.
         self._forgets = type(text.tokenizer.decoder).__name__ == "ByteLevel"
-        self._ids: list[int] = []
-        self._sent = 0
+        self._ids: list[int] = []  # of the text that is not yet left behind
+        self._sent = 0  # characters of their text
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that `ids` complete; perhaps empty."""
@@ -90,7 +91,23 @@ class Stream:
         piece, self._sent = stable[self._sent :], max(self._sent, len(stable))
         if self._forgets and len(stable) == len(text):
             self._ids, self._sent = [], 0
+        elif len(self._ids) >= _WINDOW_TOK and self._sent == len(stable):
+            self._leave_behind(text)
         return piece
+
+    def _leave_behind(self, text: str) -> None:
+        """Drops ids whose `text` cannot change any more, so that the work does not grow with the answer.
+
+        Decoders look at a token's neighbours, so some stay as company for those to come; where a cut goes through a
+        character, of at most four tokens, the next one does not.
+        """
+        for count in range(_COMPANY_TOK, _COMPANY_TOK + 4):
+            company = self._ids[-count:]
+            left = self._text.decode(company)
+            unsent = len(text) - self._sent
+            if len(left) > unsent and text.endswith(left):
+                self._ids, self._sent = company, len(left) - unsent
+                return
 
     def finish(self) -> str:
         """What is left: U+FFFD for bytes that never became characters."""

@@ -28,7 +28,7 @@ MAX_LINE = 16 << 20  # bytes, newline included
 
 ERROR_CODES = (
     "malformed", "unknown_op", "unsupported", "not_loaded", "bad_option", "bad_model", "bad_request", "too_long",
-    "busy", "duplicate_id", "unknown_id", "no_device", "out_of_memory", "internal",
+    "busy", "duplicate_id", "unknown_id", "no_device", "out_of_memory", "record_ended", "internal",
 )  # fmt: skip
 
 _count = integer()

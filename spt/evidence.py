@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spt.formats import read_jsonl
+from spt.git.objects import Oid
 from spt.memory import Memory
 from spt.source import lines_of
 
@@ -65,14 +66,20 @@ def _state(memory: Memory, name: str, line: dict[str, Any]) -> str:
     entry = memory.entry(name)
     if line["delta_id"] != entry.delta.id:
         return STALE
-    same_stock = line["stock_tree"] == memory.stock == entry.stock
-    return CURRENT if same_stock and line["system_tree"] in _trees_of_now(memory, name) else CARRIED
+    if not line["stock_tree"] == memory.stock == entry.stock:
+        return CARRIED
+    return CURRENT if _is_system_of_now(memory, name, line["system_tree"]) else CARRIED
 
 
-def _trees_of_now(memory: Memory, name: str) -> set[str]:
-    """Systems that hold the entry and that today's entries still make: its own, and sources with today's deltas."""
-    sources = (line for line in lines_of(memory, name) if all(_is_of_now(memory, pin) for pin in line["entries"]))
-    return {memory.entry(name).patch.tree, *(line["tree"] for line in sources)}
+def _is_system_of_now(memory: Memory, name: str, tree: Oid) -> bool:
+    """Whether today's entries make a system of this tree that holds the entry.
+
+    That is the entry's own, one of an entry that requires it, or a source whose deltas are today's.
+    """
+    if (last := memory.closures_by_tree.get(tree)) is not None and name in memory.closure([last]):
+        return True
+    sources = (line for line in lines_of(memory, name) if line["tree"] == tree)
+    return any(all(_is_of_now(memory, pin) for pin in line["entries"]) for line in sources)
 
 
 def _is_of_now(memory: Memory, pin: str) -> bool:

@@ -123,6 +123,11 @@ class Memory:
     # Entries.
 
     @cached_property
+    def closures_by_tree(self) -> dict[Oid, str]:
+        """The systems of now: the tree of each entry on its requirements, and that entry."""
+        return {entry.patch.tree: name for name, entry in self.entries.items()}
+
+    @cached_property
     def _loaded(self) -> tuple[dict[str, Recorded], dict[str, SptError]]:
         found: dict[str, Recorded] = {}
         broken: dict[str, SptError] = {}

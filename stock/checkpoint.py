@@ -47,6 +47,8 @@ _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 class Checkpoint(ABC):
     """Tensors by name, read when asked for."""
 
+    dtype = torch.float64  # in which the engine will hold the tensors: what it cannot hold is refused
+
     def __init__(self, path: Path, names: Mapping[str, Any]) -> None:
         self.path = path
         self._names = names
@@ -56,7 +58,7 @@ class Checkpoint(ABC):
 
     def read(self, name: str, shape: tuple[int, ...] | None = None, *, floating: bool = True) -> Tensor:
         """The tensor `name` on the CPU; EngineError `bad_model` if it is missing, unreadable, not of that shape,
-        or holds NaN or infinity.
+        or holds NaN, infinity or a number beyond the engine's type.
 
         floating: whether it holds floating-point numbers, or integers.
         """
@@ -72,8 +74,9 @@ class Checkpoint(ABC):
             raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' holds {tensor.dtype}")
         if shape is not None and tuple(tensor.shape) != shape:
             raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' is {tuple(tensor.shape)}, not {shape}")
-        if floating and tensor.numel() and not _is_finite(tensor):
-            raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' holds what is not a finite number")
+        if floating and tensor.numel() and not _is_finite(tensor, self.dtype):
+            kind = str(self.dtype).removeprefix("torch.")
+            raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' holds what is no finite number in {kind}")
         return tensor
 
     @abstractmethod
@@ -135,10 +138,10 @@ class GgufCheckpoint(Checkpoint):
         try:
             reader = _reader(path)
             self.fields = {name: _contents(field) for name, field in reader.fields.items() if _is_plain(name)}
+            self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+            names = {name: source for source in self._tensors if (name := _hugging_face_name(source))}
         except Exception as error:  # the reader indexes into a memory map and raises whatever numpy raises
             raise EngineError("bad_model", f"'{path}' is not a readable GGUF file: {error}") from error
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
-        names = {name: source for source in self._tensors if (name := _hugging_face_name(source))}
         super().__init__(path, names)
 
     def model_config(self) -> ModelConfig:
@@ -171,13 +174,13 @@ class GgufCheckpoint(Checkpoint):
         return torch.tensor(gguf.dequantize(source.data, source.tensor_type))
 
 
-def open_checkpoint(path: Path) -> SafetensorsCheckpoint | GgufCheckpoint:
-    """Opens a folder or a GGUF file; EngineError `bad_model` if it is neither."""
-    if path.is_dir():
-        return SafetensorsCheckpoint(path)
-    if path.is_file():
-        return GgufCheckpoint(path)
-    raise EngineError("bad_model", f"'{path}' does not exist")
+def open_checkpoint(path: Path, dtype: torch.dtype = torch.float64) -> SafetensorsCheckpoint | GgufCheckpoint:
+    """Opens a folder or a GGUF file for weights in dtype; EngineError `bad_model` if it is neither."""
+    if not path.exists():
+        raise EngineError("bad_model", f"'{path}' does not exist")
+    checkpoint = SafetensorsCheckpoint(path) if path.is_dir() else GgufCheckpoint(path)
+    checkpoint.dtype = dtype
+    return checkpoint
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -191,10 +194,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    """Whether no entry is NaN or infinite: both show in the extremes, which need no second tensor."""
-    lowest, highest = tensor.aminmax()
-    return bool((lowest > -torch.inf) & (highest < torch.inf))
+def _is_finite(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether no entry is NaN, or infinite in dtype: both show in the extremes, which need no second tensor."""
+    return bool(torch.stack(tensor.aminmax()).to(dtype).isfinite().all())
 
 
 def _reader(path: Path) -> Any:

@@ -202,6 +202,7 @@ def load_drafter(
     config = DrafterConfig.read(read_json(path / "config.json"), alignment)
     _check(config, target)
     source = _DrafterCheckpoint(path)
+    source.dtype = dtype
     device = target.device
 
     def get(name: str, *shape: int) -> Tensor:
@@ -267,6 +268,8 @@ def _vocabulary(
         if lowest < 0 or highest >= config.vocabulary:
             wrong = lowest if lowest < 0 else highest
             raise EngineError("bad_model", f"d2t leads to id {wrong}, the target has {config.vocabulary}")
+        if len(to_target.unique()) != len(to_target):
+            raise EngineError("bad_model", "d2t leads to one id twice")
     elif len(head) != config.vocabulary:
         raise EngineError("bad_model", f"the drafter's head has {len(head)} of {config.vocabulary} ids and no map d2t")
     return embed, head, to_target

@@ -24,7 +24,7 @@ from stock.system import System
 from stock.tree import DraftTree, Lattice
 from stock.verify import Verified
 
-__all__ = ["Engine", "Progress", "Request"]
+__all__ = ["Engine", "OnStep", "Outcome", "Progress", "Request"]
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Request:
     emitted: list[int] = field(default_factory=list)
     steps: int = 0
     context: Context | None = None
-    logits_hash: Any = field(default_factory=hashlib.sha256)
+    logits_hash: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
     @property
     def wanted(self) -> Wanted:
@@ -71,6 +71,12 @@ class Outcome:
     chosen: Chosen
 
 
+# on_step(progress, lattices, trees, outcomes, times): one item for each request of a pass, and its `<phase>_us`.
+OnStep = Callable[
+    [Sequence[Progress], Sequence[Lattice], Sequence[DraftTree], Sequence[Outcome], dict[str, float]], None
+]
+
+
 class Engine:
     """A loaded system and the open requests."""
 
@@ -81,15 +87,18 @@ class Engine:
         self.free: list[Context] = []
         self.counters = {"requests": 0, "steps": 0, "tokens": 0}
         self.times = StepTimes(system.device)
-        self.on_step: Any = None
+        self.serving: Sequence[Request] = ()  # whom the last step was about: a fault in it is theirs
+        self.on_step: OnStep | None = None
 
     @torch.inference_mode()
     def step(self) -> list[Progress]:
         """One prefill, or one exact pass over the scheduled requests."""
         self.times.start()
-        requests = self.system.schedule(self.requests)
+        self.serving = list(self.requests)
+        self.serving = requests = self.system.schedule(self.requests)
         for request in requests:
             if request.context is None:
+                self.serving = [request]
                 return [self._prefill(request)]
         contexts = [_context(request) for request in requests]
         variant = tuple(map(id, contexts)), tuple(map(_variant, requests))
@@ -176,7 +185,11 @@ class Engine:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Allocates the first context, and on a GPU captures a greedy step, so that no request pays for it."""
+        """Allocates the first context, and on a GPU captures a greedy step, which most requests take.
+
+        The first request that samples, cuts, or asks for log-probabilities or a digest captures its own kind of step,
+        within its prefill: what a deployment is going to ask for is not known yet.
+        """
         request = Request("", [0], 1, frozenset(), True, Sampling())
         self._open(request)
         self.requests.append(request)

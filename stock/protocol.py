@@ -76,6 +76,10 @@ def parse(line: bytes) -> dict[str, Any]:
             raise EngineError("malformed", f"{operation}'s {name} are not all integers")
     if len(fields.get("id", "")) > MAX_ID_CHARACTERS:
         raise EngineError("malformed", f"{operation}'s id has over {MAX_ID_CHARACTERS} characters")
+    if "limits" in fields and min(fields["limits"].values()) < 1:
+        raise EngineError("malformed", "limits are at least 1")
+    if "target" in fields and not 0 <= fields["target"]["jitter"] < 1 << 64:
+        raise EngineError("malformed", f"jitter is {fields['target']['jitter']}, not a uint64")
     for name, allowed in _CHOICES.items():
         if name in fields and fields[name] not in allowed:
             raise EngineError("malformed", f"{name} is '{fields[name]}', not one of {', '.join(allowed)}")

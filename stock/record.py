@@ -104,7 +104,6 @@ class StepRecorder:
         for each, lattice, tree, outcome in zip(progress, lattices, trees, outcomes, strict=True):
             path = outcome.accepted.path[: int(outcome.accepted.count)].tolist()
             token = tree.token.tolist()
-            ids = lattice.ids.tolist()
             request = each.request
             record = {
                 "v": 1,
@@ -114,7 +113,7 @@ class StepRecorder:
                 "start": len(request.prompt) + len(request.emitted) - len(each.ids) - 1,
                 "anchor": token[0],
                 "nodes": len(token) - 1,
-                "path": [ids[depth].index(token[row]) for depth, row in enumerate(path[1:])],
+                "path": [_rank(lattice, depth, token[row]) for depth, row in enumerate(path[1:])],
                 "tokens": each.ids,
                 **times,
             }
@@ -122,3 +121,9 @@ class StepRecorder:
 
     def close(self) -> None:
         self.file.close()
+
+
+def _rank(lattice: Lattice, depth: int, token: int) -> int:
+    """Which rank of a depth holds the token; the number of ranks where a selection took it from elsewhere."""
+    ids = lattice.ids[depth].tolist() if depth < len(lattice.ids) else []
+    return ids.index(token) if token in ids else lattice.ids.shape[1]

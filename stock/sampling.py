@@ -1,11 +1,14 @@
 """Sampling settings, and the choice of a token from a row of logits (docs/protocol.md, sampling noise)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stock.errors import EngineError
 from stock.noise import gumbel, seed_tensor
 from stock.ops import has_kernels, wide
 from stock.ops.sample import sample
@@ -16,6 +19,7 @@ __all__ = ["Noise", "Sampling", "choose", "kept"]
 # The largest noise there is: -log(-log(u)) at the largest u, 1 - 2^-25.
 _NOISE_CEILING = 17.33
 _PROBES = 64
+_MOST_IDS = 1 << 31  # beyond any vocabulary, and still an int64
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,18 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> "Sampling":
+        """From a request's `sampling`; EngineError `bad_request` where a value is out of range."""
+        temperature, top_p, top_k, seed = (value[name] for name in ("temperature", "top_p", "top_k", "seed"))
+        if temperature != 0 and not 1e-5 <= temperature <= 1e5:
+            raise EngineError("bad_request", f"temperature is {temperature}, neither 0 nor in 1e-5..1e5")
+        if not 0 < top_p <= 1:
+            raise EngineError("bad_request", f"top_p is {top_p}, not in (0, 1]")
+        if top_k < 0 or not 0 <= seed < 1 << 64:
+            raise EngineError("bad_request", "top_k is at least 0, and the seed a uint64")
+        return cls(float(temperature), float(top_p), min(top_k, _MOST_IDS), seed)
 
     @property
     def greedy(self) -> bool:

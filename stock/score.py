@@ -15,6 +15,7 @@ from stock.system import System
 __all__ = ["Scorer", "Scores"]
 
 _HALVINGS = 40
+_CHUNK_ELEMENTS = 1 << 22  # of logits at once: scoring makes a dozen tensors of their size, of 8 bytes an element
 
 
 @dataclass
@@ -53,9 +54,12 @@ class Scorer:
             wanted = chosen >= start
             if bool(wanted.any()):
                 at = chosen[wanted]
-                part = _score_rows(self.system.product(passed.hidden[wanted]), at, token[at], sampling, noise)
-                for name in (each.name for each in fields(Scores)):
-                    getattr(scores, name).extend(getattr(part, name))
+                logits = self.system.product(passed.hidden[wanted])
+                rows = max(1, _CHUNK_ELEMENTS // logits.shape[1])
+                for chunk in zip(logits.split(rows), at.split(rows), token[at].split(rows), strict=True):
+                    part = _score_rows(*chunk, sampling, noise)
+                    for name in (each.name for each in fields(Scores)):
+                        getattr(scores, name).extend(getattr(part, name))
         return scores
 
 

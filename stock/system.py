@@ -15,7 +15,7 @@ from stock.errors import EngineError
 from stock.exact import PaddedLinear
 from stock.head import Head, Product
 from stock.linear import Linear
-from stock.linear.dense import Dense, Float32Head
+from stock.linear.dense import Float32Head
 from stock.ops import has_kernels
 from stock.options import SEAMS, resolve, seam_module
 from stock.schedule import Schedule
@@ -46,6 +46,27 @@ class Settings:
     prepared: Path | None
     context: int
     requests: int
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> "Settings":
+        """From the fields of a `load` line, whose form is checked; EngineError `bad_request` for no such folder."""
+        drafter, prepared = line["drafter"], line["prepared"]
+        if prepared is not None and not Path(prepared).is_dir():
+            raise EngineError("bad_request", f"'{prepared}' is not a folder")
+        return cls(
+            target=Path(line["target"]["path"]),
+            widen=line["target"]["widen"],
+            jitter=line["target"]["jitter"],
+            drafter=None if drafter is None else Path(drafter["path"]),
+            dtype=line["dtype"],
+            device=line["device"],
+            mode=line["mode"],
+            head=line["head"],
+            options=line["options"],
+            prepared=None if prepared is None else Path(prepared),
+            context=line["limits"]["context"],
+            requests=line["limits"]["requests"],
+        )
 
     @property
     def exact(self) -> bool:
@@ -108,12 +129,13 @@ def load_system(settings: Settings, target: Target | None = None) -> System:
     drafter = None
     if settings.drafter is not None and options["draft"] != "none":
         drafter = load_drafter(settings.drafter, target, options["alignment"], target.dtype, context, settings.exact)
+    scoring = Float32Head(target.weights) if settings.head == "fp32" else None  # before a module drops the weights
     built = {seam: seam_module(seam, options[seam]).build(target, options, settings.prepared) for seam in SEAMS}
-    linear = PaddedLinear(built["linear"]) if settings.exact else built["linear"]
+    linear = _in_mode(built["linear"], settings)
+    product = _head_product(target, linear if scoring is None else _in_mode(scoring, settings))
     depths = drafter.config.depths if drafter else 0
     limits = built["select"].limits(depths)
     draft = built["draft"](drafter, built["cache"], context + limits.rows + depths + 1)
-    product = _head_product(target, settings)
     return System(
         settings=settings,
         options=options,
@@ -167,10 +189,11 @@ def _for_context(target: Target, context: int) -> Target:
     return replace(target, config=replace(target.config, context=context))
 
 
-def _head_product(target: Target, settings: Settings) -> Product:
-    """hidden [n, hidden] before the final norm -> logits [n, vocabulary], in the mode's way."""
-    weights = {"head": target.weights["head"]}
-    plain: Linear = Float32Head(weights) if settings.head == "fp32" else Dense(weights)
-    linear = PaddedLinear(plain) if settings.exact else plain
+def _in_mode(linear: Linear, settings: Settings) -> Linear:
+    return PaddedLinear(linear) if settings.exact else linear
+
+
+def _head_product(target: Target, linear: Linear) -> Product:
+    """hidden [n, hidden] before the final norm -> logits [n, vocabulary]."""
     norm = target.norm("norm")
     return lambda hidden: linear("head", hidden, norm=norm)

@@ -79,7 +79,7 @@ class Target:
 def load_target(path: Path, dtype: torch.dtype, device: torch.device, widen: int = 1, jitter: int = 0) -> Target:
     """Reads a target from a folder or a GGUF file, widened and jittered (seed; 0 for none)."""
     check_widen(widen)
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, torch.bfloat16 if jitter else dtype)
     loader = _Loader(checkpoint, checkpoint.model_config(), dtype, device, widen, jitter)
     return loader.load()
 

@@ -20,13 +20,11 @@ class Lattice:
     """The drafter's top ranks at each depth after an anchor, from one drafter pass.
 
     anchor: int64 [1].  ids: int64 [depth, rank].  logprobs: float32 [depth, rank], best first, ties by lower id.
-    confidence: float32 [depth] where the drafter has such a head.
     """
 
     anchor: Tensor
     ids: Tensor
     logprobs: Tensor
-    confidence: Tensor | None = None
 
 
 @dataclass

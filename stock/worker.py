@@ -9,15 +9,21 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import stock
 from stock.errors import EngineError
 from stock.protocol import MAX_LINE_BYTES, name_of, parse
+
+if TYPE_CHECKING:
+    from stock.engine import Engine, Outcome, Progress, Request
+    from stock.record import StepRecorder
+    from stock.score import Scorer
+    from stock.tree import DraftTree, Lattice
 
 MAX_MESSAGE_CHARACTERS = 500
 
@@ -33,9 +39,16 @@ class Worker:
         self.source = os.fdopen(in_fd, "rb")
         self.out = os.fdopen(out_fd, "wb", buffering=0)
         self.lines: queue.Queue[bytes | None] = queue.Queue()
-        self.engine: Any = None
-        self.scorer: Any = None
-        self.recorder: Any = None
+        self.engine: Engine | None = None
+        self.scorer: Scorer | None = None
+        self.recorder: StepRecorder | None = None
+
+    @property
+    def loaded(self) -> "Engine":
+        """The engine; EngineError `not_loaded` where there is none."""
+        if self.engine is None:
+            raise EngineError("not_loaded", "no model is loaded")
+        return self.engine
 
     def run(self) -> None:
         """Serves until the client leaves."""
@@ -82,7 +95,7 @@ class Worker:
         try:
             line = self.lines.get(block=not busy)
         except queue.Empty:
-            self._guarded(None, self._step)
+            self._guarded(self._abandon, self._step)
             return
         if line is None:
             raise Shutdown
@@ -93,8 +106,8 @@ class Worker:
 
         def handle() -> None:
             request.update(parse(line))
-            if self.engine is None and request["op"] not in ("load", "prepare", "shutdown"):
-                raise EngineError("not_loaded", "no model is loaded")
+            if request["op"] not in ("load", "prepare", "shutdown"):
+                _ = self.loaded
             handlers: dict[str, Callable[[dict[str, Any]], None]] = {
                 "load": self._load,
                 "prepare": self._prepare,
@@ -109,37 +122,33 @@ class Worker:
             }
             handlers[request["op"]](request)
 
-        self._guarded(lambda: request.get("id", name_of(line)), handle)
+        self._guarded(lambda: [request.get("id", name_of(line))], handle)
 
-    def _guarded(self, name: Callable[[], str | None] | None, action: Callable[[], None]) -> None:
-        """Runs an action; what it raises becomes an `error` reply and the worker goes on."""
+    def _guarded(self, blamed: Callable[[], Sequence[str | None]], action: Callable[[], None]) -> None:
+        """Runs an action; what it raises becomes an `error` reply to each that is to blame, and the worker goes on."""
         try:
             action()
         except (Shutdown, BrokenPipeError):
             raise
-        except EngineError as error:
-            self._error(name() if name else None, error.code, error.message)
         except Exception as error:  # noqa: BLE001 - a fault must reach the client, whatever it is
-            code = "out_of_memory" if _out_of_memory(error) else "internal"
-            self._error(name() if name else self._abandon(), code, f"{type(error).__name__}: {error}")
+            code, message = _told(error)
+            for name in blamed():
+                self._error(name, code, message)
 
-    def _abandon(self) -> str | None:
-        """Lets the request go whose step failed, so that the fault is not met again."""
-        if self.engine is None or not self.engine.requests:
-            return None
-        return self._drop(self.engine.requests[0])
+    def _abandon(self) -> Sequence[str]:
+        """Lets the requests go whose step failed, so that the fault is not met again."""
+        return [name for request in self.loaded.serving for name in self._drop(request)]
 
-    def _drop(self, request: Any) -> str:
-        if request in self.engine.requests:
-            self.engine.close(request)
-        name: str = request.id
-        return name
+    def _drop(self, request: "Request") -> Sequence[str]:
+        if request in self.loaded.requests:
+            self.loaded.close(request)
+        return [request.id]
 
     def _step(self) -> None:
-        for progress in self.engine.step():
+        for progress in self.loaded.step():
             self._guarded(partial(self._drop, progress.request), partial(self._tell, progress))
 
-    def _tell(self, progress: Any) -> None:
+    def _tell(self, progress: "Progress") -> None:
         """Sends what a pass gave one request."""
         request = progress.request
         extra = {} if progress.logprobs is None else {"logprobs": progress.logprobs}
@@ -147,7 +156,7 @@ class Worker:
         if progress.reason is not None:
             self._done(request, progress.reason)
 
-    def _done(self, request: Any, reason: str) -> None:
+    def _done(self, request: "Request", reason: str) -> None:
         usage = {
             "prompt_tok": len(request.prompt),
             "completion_tok": len(request.emitted),
@@ -158,14 +167,15 @@ class Worker:
 
     def _load(self, line: dict[str, Any]) -> None:
         from stock.engine import Engine
-        from stock.system import load_system
+        from stock.system import Settings, load_system
 
-        begin, settings = time.monotonic(), settings_of(line)
-        for request in list(self.engine.requests) if self.engine else []:
-            self.engine.close(request)
-            self._done(request, "cancelled")
+        begin = time.monotonic()
+        if self.engine is not None:
+            for request in list(self.engine.requests):
+                self.engine.close(request)
+                self._done(request, "cancelled")
         self.engine = self.scorer = None  # let the old one go before the new one takes memory
-        system = load_system(settings)
+        system = load_system(Settings.of(line))
         engine = Engine(system)
         engine.warm_up()
         self.engine = engine
@@ -182,17 +192,19 @@ class Worker:
 
     def _prepare(self, line: dict[str, Any]) -> None:
         from stock.prepare import prepare
+        from stock.system import Settings
 
         folder = Path(line["dir"])
         if not folder.is_dir():
             raise EngineError("bad_request", f"'{folder}' is not a folder")
-        self.send("prepared", **prepare(settings_of(line), folder))
+        self.send("prepared", **prepare(Settings.of(line), folder))
         raise Shutdown
 
     def _generate(self, line: dict[str, Any]) -> None:
         from stock.engine import Request
+        from stock.sampling import Sampling
 
-        engine, prompt = self.engine, line["prompt"]
+        engine, prompt = self.loaded, line["prompt"]
         if any(request.id == line["id"] for request in engine.requests):
             raise EngineError("duplicate_id", f"request '{line['id']}' is open already")
         if len(engine.requests) >= engine.system.settings.requests:
@@ -213,32 +225,33 @@ class Worker:
                 max_tokens=line["max_tokens"],
                 stop_ids=frozenset(line["stop_ids"]),
                 ignore_eos=line["ignore_eos"],
-                sampling=sampling_of(line["sampling"]),
+                sampling=Sampling.of(line["sampling"]),
                 logprobs=line["logprobs"],
                 digest=line["digest"],
             )
         )
 
     def _cancel(self, line: dict[str, Any]) -> None:
-        for request in self.engine.requests:
+        for request in self.loaded.requests:
             if request.id == line["id"]:
-                self.engine.close(request)
+                self.loaded.close(request)
                 self._done(request, "cancelled")
                 return
         raise EngineError("unknown_id", f"no open request '{line['id']}'")
 
     def _score(self, line: dict[str, Any]) -> None:
+        from stock.sampling import Sampling
         from stock.score import Scorer
 
-        ids, start = line["ids"], line["start"]
+        engine, ids, start = self.loaded, line["ids"], line["start"]
         self._check_ids(ids)
         if not 1 <= start < len(ids):
             raise EngineError("bad_request", f"start is {start}, and {len(ids)} ids leave nothing to score from there")
-        if len(ids) > self.engine.system.context:
-            raise EngineError("too_long", f"{len(ids)} tokens, the context is {self.engine.system.context}")
+        if len(ids) > engine.system.context:
+            raise EngineError("too_long", f"{len(ids)} tokens, the context is {engine.system.context}")
         if self.scorer is None:
-            self.scorer = Scorer(self.engine.system)
-        scores = self.scorer.score(ids, start, sampling_of(line["sampling"]))
+            self.scorer = Scorer(engine.system)
+        scores = self.scorer.score(ids, start, Sampling.of(line["sampling"]))
         self.send("scores", id=line["id"], start=start, **asdict(scores))
 
     def _lattice(self, line: dict[str, Any]) -> None:
@@ -252,24 +265,32 @@ class Worker:
         self._end_record()
         if line["on"]:
             try:
-                self.recorder = StepRecorder(Path(line["file"]))
+                self.recorder = StepRecorder(_writable(line["file"]))
             except (OSError, ValueError) as error:
                 raise EngineError("bad_request", f"'{line['file']}' cannot be written: {error}") from error
         self._attach_recorder()
         self.send("ok", to="record")
 
     def _attach_recorder(self) -> None:
-        self.engine.on_step = self._record_step if self.recorder else None
-        self.engine.times.on = self.recorder is not None
+        self.loaded.on_step = self._record_step if self.recorder else None
+        self.loaded.times.on = self.recorder is not None
 
-    def _record_step(self, *step: Any) -> None:
+    def _record_step(
+        self,
+        progress: "Sequence[Progress]",
+        lattices: "Sequence[Lattice]",
+        trees: "Sequence[DraftTree]",
+        outcomes: "Sequence[Outcome]",
+        times: dict[str, float],
+    ) -> None:
         """Records a step; a record that cannot be written ends, and the step still counts."""
+        assert self.recorder is not None  # else nobody calls
         try:
-            self.recorder(*step)
+            self.recorder(progress, lattices, trees, outcomes, times)
         except OSError as error:
             self._end_record()
             self._attach_recorder()
-            self._error(None, "internal", f"the step record ended: {error}")
+            self._error(None, "record_ended", f"the step record ended: {error}")
 
     def _end_record(self) -> None:
         recorder, self.recorder = self.recorder, None
@@ -280,58 +301,35 @@ class Worker:
         raise EngineError("unsupported", "this engine has no profiler")
 
     def _stats(self, line: dict[str, Any]) -> None:
-        self.send("stats", counters=self.engine.counters)
+        self.send("stats", counters=self.loaded.counters)
 
     def _shutdown(self, line: dict[str, Any]) -> None:
         self.send("ok", to="shutdown")
         raise Shutdown
 
     def _check_ids(self, ids: list[int]) -> None:
-        vocabulary = self.engine.system.target.config.vocabulary
+        vocabulary = self.loaded.system.target.config.vocabulary
         for token in ids:
             if not 0 <= token < vocabulary:
                 raise EngineError("bad_request", f"id {token} is outside the vocabulary of {vocabulary}")
 
 
-def settings_of(line: dict[str, Any]) -> Any:
-    """The engine's settings from a `load` line."""
-    from stock.system import Settings
-
-    drafter, prepared, limits = line["drafter"], line["prepared"], line["limits"]
-    if limits["context"] < 1 or limits["requests"] < 1:
-        raise EngineError("malformed", "limits are at least 1")
-    if not 0 <= line["target"]["jitter"] < 1 << 64:
-        raise EngineError("malformed", f"jitter is {line['target']['jitter']}, not a uint64")
-    if prepared is not None and not Path(prepared).is_dir():
-        raise EngineError("bad_request", f"'{prepared}' is not a folder")
-    return Settings(
-        target=Path(line["target"]["path"]),
-        widen=line["target"]["widen"],
-        jitter=line["target"]["jitter"],
-        drafter=None if drafter is None else Path(drafter["path"]),
-        dtype=line["dtype"],
-        device=line["device"],
-        mode=line["mode"],
-        head=line["head"],
-        options=line["options"],
-        prepared=None if prepared is None else Path(prepared),
-        context=limits["context"],
-        requests=limits["requests"],
-    )
+def _writable(file: str) -> Path:
+    """The path of a name inside TMPDIR, the one folder that the worker writes to; EngineError `bad_request` else."""
+    if "TMPDIR" not in os.environ:
+        raise EngineError("bad_request", "there is no writable folder: TMPDIR names none")
+    folder = Path(os.environ["TMPDIR"]).resolve()
+    path = (folder / file).resolve()
+    if not path.is_relative_to(folder):
+        raise EngineError("bad_request", f"'{file}' is not inside the writable folder '{folder}'")
+    return path
 
 
-def sampling_of(value: dict[str, Any]) -> Any:
-    """Sampling settings; EngineError `bad_request` where one is out of range."""
-    from stock.sampling import Sampling
-
-    if value["temperature"] != 0 and not 1e-5 <= value["temperature"] <= 1e5:
-        raise EngineError("bad_request", f"temperature is {value['temperature']}, neither 0 nor in 1e-5..1e5")
-    if not 0 < value["top_p"] <= 1:
-        raise EngineError("bad_request", f"top_p is {value['top_p']}, not in (0, 1]")
-    if value["top_k"] < 0 or not 0 <= value["seed"] < 1 << 64:
-        raise EngineError("bad_request", "top_k is at least 0, and the seed a uint64")
-    top_k = min(value["top_k"], 1 << 31)  # beyond any vocabulary, and still an int64
-    return Sampling(float(value["temperature"]), float(value["top_p"]), top_k, value["seed"])
+def _told(error: Exception) -> tuple[str, str]:
+    """Code and message of what was raised."""
+    if isinstance(error, EngineError):
+        return error.code, error.message
+    return "out_of_memory" if _out_of_memory(error) else "internal", f"{type(error).__name__}: {error}"
 
 
 def _out_of_memory(error: BaseException) -> bool:

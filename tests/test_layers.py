@@ -69,6 +69,28 @@ def test_kernels_of_the_trunk_are_imported_below_ops_alone():
     assert all(room(path) == "stock/ops" for path in users)
 
 
+def exported(path):
+    """What a module's `__all__` lists; None where it has none."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            return set(ast.literal_eval(node.value))
+    return None
+
+
+def test_all_lists_what_other_folders_import():
+    """A module's `__all__` is what the modules of other folders may rely on."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    missing = []
+    for path in [*FILES, *sorted((ROOT / "benchmarks").glob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            source = modules.get(node.module) if isinstance(node, ast.ImportFrom) else None
+            if source is not None and source.parent != path.parent and (listed := exported(source)) is not None:
+                names = {alias.name for alias in node.names if f"{node.module}.{alias.name}" not in modules}
+                missing += [f"{node.module}.{name}, imported by {path.name}" for name in sorted(names - listed)]
+
+    assert missing == []
+
+
 def test_help_is_light():
     """`spt --help` loads no torch, no git library and no table printer."""
     code = "import sys; from spt.cli import cli; cli.main(['--help'], standalone_mode=False); print(*sys.modules)"

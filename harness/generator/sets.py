@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import Usage
+from harness.generator.conversation import session_turns, single_turn
 from harness.generator.dice import Dice
 from harness.generator.families import (
     advice,
@@ -127,23 +128,19 @@ class Set:
         mixed = sort == "session" and len(self._all) > 1 and dice.chance(50)
         for attempt in count():
             scene = Scene(words, size_tok, *root, family, index, attempt)
-            turns = self._mixed(scene) if mixed else self._all[family].turns(scene)
+            turns = self._turns(self._all[family], scene, sort, mixed)
             opening = next(turns)
             # Few slots can be filled alike by chance, so a short opening goes only where its own hash says.
             if len(opening) > _LONG_LETTERS or share(opening, len(SETS)) == SETS.index(self.name):
                 return self._all[family], mixed, chain([opening], turns)
         raise AssertionError("count() has no end")
 
-    def _mixed(self, scene: Scene) -> Iterator[str]:
-        """Turns of several families that take turns, and come back to what was said before."""
-        chosen = scene.sample(sorted(self._all), min(len(self._all), scene.between(3, 5)))
-        sources = {name: self._all[name].turns(scene) for name in chosen}
-        for visit in count():
-            name = chosen[visit % len(chosen)]
-            back = f"Back to {self._all[name].label}. " if visit >= len(chosen) else ""
-            yield back + next(sources[name])
-            for _ in range(scene.between(4, 8)):
-                yield next(sources[name])
+    def _turns(self, family: Family, scene: Scene, sort: str, mixed: bool) -> Iterator[str]:
+        if sort == "single":
+            return iter([single_turn(family, scene)])
+        others = [self._all[name] for name in sorted(self._all) if name != family.name]
+        mates = scene.sample(others, min(len(others), scene.between(2, 4))) if mixed else []
+        return session_turns([family, *mates], scene)
 
     def _id(self, sort: str, index: int) -> str:
         # An id goes over the wire: it must not tell an engine which set it is asked from.

@@ -2,7 +2,8 @@
 
     build(target, options, prepared) -> Linear
 
-A module may keep `target.weights[name]` in a form of its own and drop the original.
+A module may keep `target.weights[name]` in a form of its own and drop the original, `head` included: of a tied target
+`embed`, which is looked up and not multiplied with, is an entry of its own that stays, as do the norms.
 """
 
 from dataclasses import dataclass

@@ -5,6 +5,7 @@ start, start + 1, ...; row i sees the whole context and those new rows that `vis
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -58,8 +59,9 @@ class Rows:
     visible: Tensor
     _masks: dict[tuple[int | None, int], Tensor | None] = field(default_factory=dict)
 
+    @cached_property
     def context(self) -> int:
-        """Rows in the cache as a number; waits for a GPU."""
+        """Rows in the cache as a number; waits for a GPU, once a pass."""
         return int(self.start)
 
     def mask(self, window: int | None, group: int, dtype: torch.dtype) -> Tensor | None:
@@ -73,7 +75,7 @@ class Rows:
         return self._masks[key]
 
     def _make_mask(self, window: int | None, group: int, dtype: torch.dtype) -> Tensor | None:
-        context = self.context()
+        context = self.context
         seen = torch.cat((self.visible.new_ones(len(self.position), context), self.visible), 1)
         if window is not None:
             key_position = torch.cat((torch.arange(context, device=seen.device), self.position))
@@ -104,8 +106,8 @@ def attend(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tensor:
     """Attention output [n, queries * dim] of the rows with projections qkv [n, (queries + 2 * keys) * dim]."""
     if rows.visible.dtype == torch.int64:
         return _attend_kernels(qkv, heads, layer, rows)
-    q = _append(qkv, heads, layer, rows)
-    length = rows.context() + len(qkv)
+    q = _append(qkv, heads, layer, rows.context, rows.position)
+    length = rows.context + len(qkv)
     keys, values = (part[:length].transpose(0, 1) for part in layer.cache)
     # The query heads of a KV head are folded into rows, so that no key is repeated.
     group = heads.queries // heads.keys
@@ -120,9 +122,10 @@ def attend_exact(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tensor:
 
     Each row attends by itself over its keys in position order, gathered: the very call that a single row makes.
     """
-    context, group = rows.context(), heads.queries // heads.keys
-    # All keys first: a drafter's rows see later ones too.
-    queries = [_append_row(qkv[index : index + 1], index, heads, layer, rows) for index in range(len(qkv))]
+    context, group = rows.context, heads.queries // heads.keys
+    # All keys first, since a drafter's rows see later ones too; row by row, so that norms are a single row's sums.
+    pieces = enumerate(zip(qkv.split(1), rows.position.split(1), strict=True))
+    queries = [_append(row, heads, layer, context + index, position) for index, (row, position) in pieces]
     out = []
     for index, (q, seen) in enumerate(zip(queries, rows.visible, strict=True)):
         own = seen.nonzero()[:, 0]
@@ -185,19 +188,12 @@ def _attend_kernels(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tens
     )
 
 
-def _append(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tensor:
-    """Rotates the rows, writes keys and values to the cache, and returns q [n, queries, dim]."""
+def _append(qkv: Tensor, heads: Heads, layer: Layer, first: int, position: Tensor) -> Tensor:
+    """Rotates the rows, writes keys and values to the slots from `first`, and returns q [n, queries, dim]."""
     q, k, v = (part.unflatten(1, (-1, heads.dim)) for part in qkv.split(heads.split, 1))
-    first = rows.context()
-    layer.cache[0, first : first + len(k)] = _rotate(_norm(k, layer.k_norm, heads.eps), heads, rows.position)
+    layer.cache[0, first : first + len(k)] = _rotate(_norm(k, layer.k_norm, heads.eps), heads, position)
     layer.cache[1, first : first + len(v)] = v
-    return _rotate(_norm(q, layer.q_norm, heads.eps), heads, rows.position)
-
-
-def _append_row(qkv: Tensor, index: int, heads: Heads, layer: Layer, rows: Rows) -> Tensor:
-    """`_append` for one row, so that its norms are the sums that a single row makes."""
-    one = Rows(rows.start + index, rows.position[index : index + 1], rows.visible[:1, :1])
-    return _append(qkv, heads, layer, one)
+    return _rotate(_norm(q, layer.q_norm, heads.eps), heads, position)
 
 
 def _norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

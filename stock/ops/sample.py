@@ -13,4 +13,4 @@ def sample(logits: Tensor, position: Tensor, seed: Tensor, temperature: Tensor) 
     from kernels.sample import sample as kernel
 
     rows = len(logits)
-    return kernel(logits, position, seed.expand(rows).contiguous(), temperature.expand(rows).contiguous()).long()
+    return kernel(logits, position, seed.expand(rows), temperature.expand(rows))

@@ -17,7 +17,8 @@ from stock.errors import EngineError
 __all__ = ["SEAMS", "Option", "declared", "resolve", "seam_module"]
 
 SEAMS = ("draft", "select", "verify", "linear", "head", "cache", "schedule")
-_TYPES: dict[str, Any] = {"int": int, "float": float, "bool": bool, "string": str}
+_TYPES: dict[str, Any] = {"int": int, "float": (float, int), "bool": bool, "string": str}
+_MAX_NUMBER = 2**63
 _NEEDED = {"type", "default", "meaning"}
 _ROOT = Path(__file__).resolve().parent
 
@@ -36,11 +37,8 @@ class Option:
 
     def check(self, value: Any) -> Any:
         """The value in the declared type; EngineError `bad_option` if it is not one the option takes."""
-        if self.type == "float" and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        kind = _TYPES[self.type]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise EngineError("bad_option", f"option '{self.name}' takes {self.type}, got {value!r}")
+        if not _has_type(value, self.type):
+            raise EngineError("bad_option", f"option '{self.name}' takes {self.type}, got {_shown(value)}")
         if self.values is not None and value not in self.values:
             allowed = ", ".join(map(str, self.values))
             raise EngineError("bad_option", f"option '{self.name}' takes one of {allowed}, got '{value}'")
@@ -48,7 +46,7 @@ class Option:
             low, high = self.range
             if not low <= value <= high:
                 raise EngineError("bad_option", f"option '{self.name}' takes {low}..{high}, got {value}")
-        return value
+        return float(value) if self.type == "float" else value
 
     def describe(self) -> dict[str, Any]:
         """The declaration as the protocol's `hello` carries it."""
@@ -91,7 +89,7 @@ def seam_module(seam: str, value: str) -> ModuleType:
 def _entries(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # of TOML or of UTF-8
+    except (ValueError, RecursionError) as error:  # of TOML or of UTF-8
         raise EngineError("bad_option", f"'{path.name}' cannot be read: {error}") from error
 
 
@@ -102,12 +100,16 @@ def _option(name: str, path: Path, entry: Any) -> Option:
     values, bounds = entry.get("values"), entry.get("range", [0, 0])
     if values == "modules":
         values = sorted(each.stem for each in (path.parents[1] / name).glob("*.py") if each.stem != "__init__")
-    if entry["type"] not in _TYPES:
-        raise _wrong(name, path, f"has the type {entry['type']!r}, not one of {', '.join(_TYPES)}")
+    if not isinstance(entry["meaning"], str):
+        raise _wrong(name, path, f"has the meaning {_shown(entry['meaning'])}, not a line of text")
+    if not isinstance(entry["type"], str) or entry["type"] not in _TYPES:
+        raise _wrong(name, path, f"has the type {_shown(entry['type'])}, not one of {', '.join(_TYPES)}")
     if not isinstance(values, list | None):
-        raise _wrong(name, path, f"has the values {values!r}, not a list or 'modules'")
-    if not isinstance(bounds, list) or [type(bound) in (int, float) for bound in bounds] != [True, True]:
-        raise _wrong(name, path, f"has the range {bounds!r}, not two numbers")
+        raise _wrong(name, path, f"has the values {_shown(values)}, not a list or 'modules'")
+    if not all(_has_type(value, entry["type"]) for value in values or ()):
+        raise _wrong(name, path, f"has values that are not all of type {entry['type']}")
+    if not _is_range(bounds) or ("range" in entry and entry["type"] not in ("int", "float")):
+        raise _wrong(name, path, f"has the range {_shown(bounds)}, not [low, high] of an int or float")
     option = Option(
         name=name,
         owner=path.stem,
@@ -122,6 +124,29 @@ def _option(name: str, path: Path, entry: Any) -> Option:
     except EngineError as error:
         raise EngineError("bad_option", f"'{path.name}': {error.message}") from error
     return option
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    """Whether a value is of the type, and, if it is a number, finite and not beyond what an int64 holds."""
+    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
+        return False
+    return kind not in ("int", "float") or abs(value) < _MAX_NUMBER
+
+
+def _is_range(bounds: Any) -> bool:
+    """Whether it is a list of two finite numbers in order."""
+    if not isinstance(bounds, list) or [type(bound) in (int, float) for bound in bounds] != [True, True]:
+        return False
+    low, high = bounds
+    return bool(-_MAX_NUMBER < low <= high < _MAX_NUMBER)
+
+
+def _shown(value: Any) -> str:
+    """The value as it is written; Python does not print a number of thousands of digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "what is too long to print"
 
 
 def _wrong(name: str, path: Path, what: str) -> EngineError:

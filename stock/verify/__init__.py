@@ -4,7 +4,7 @@ build(target, options, prepared) -> make(linear, taps, exact) -> Verify
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -14,11 +14,16 @@ from stock.tree import DraftTree
 
 __all__ = ["MakeVerify", "Verified", "Verify"]
 
-Verified = tuple[Tensor, Tensor]
+
+class Verified(NamedTuple):
+    """hidden [rows, hidden] before the final norm, and taps [rows, taps * tap_width]."""
+
+    hidden: Tensor
+    taps: Tensor
 
 
 class Verify(Protocol):
-    """hidden [rows, hidden] and taps [rows, taps * tap_width] of each tree, and the rows in each cache, uncommitted.
+    """Runs each tree's rows, which it leaves in each cache, uncommitted.
 
     Row positions are start + depth.
     """

@@ -50,7 +50,7 @@ class TreeVerify:
             q_norm, k_norm = (weights.get(f"layers.{layer}.{name}") for name in ("q_norm", "k_norm"))
             return self.attend(qkv, self.heads, Layer(cache.layer(layer), q_norm, k_norm), rows)
 
-        return self.target.forward(tree.token, attend_layer, self.linear, self.taps)
+        return Verified(*self.target.forward(tree.token, attend_layer, self.linear, self.taps))
 
     def _visible(self, tree: DraftTree) -> Tensor:
         count = len(tree.token)

@@ -111,3 +111,25 @@ def test_real_model(name, composed):
     assert [token for line in lines for token in line] == [token for line in chain for token in line]
     assert digest == wanted
     assert len(lines) <= len(chain)
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("name", ["tree", "confident", "nothing is confident"])
+def test_trees_on_a_gpu(name, composed, models):
+    """Trees grown, cut and padded by kernels: graphs change no bit, and the tokens are the CPU's, FP32 on both.
+
+    Which drafts are verified may differ: the drafter's probabilities are rounded otherwise there.
+    """
+    how = {"mode": "fast", **SETTINGS[name]}
+    here = decoded(composed, models, GREEDY, SAMPLED, **how)
+    eager, captured = (
+        decoded(composed, models, GREEDY, SAMPLED, device="cuda", graphs=graphs, **how) for graphs in (False, True)
+    )
+
+    assert captured == eager
+    for (lines, _), (single, _) in zip(captured, here, strict=True):
+        assert [token for line in lines for token in line] == [token for line in single for token in line]
+        if name == "nothing is confident":  # every drafted row is padding, which nobody accepts
+            assert {len(line) for line in lines} == {1}
+        else:
+            assert len(lines) < 60

@@ -178,6 +178,16 @@ def test_a_campaign_goes_on_where_it_was(judged, tmp_path):
     assert before and all(before.isdisjoint(asked) for asked in second.asked.values())
 
 
+def test_time_that_is_up_ends_a_unit_in_its_midst(judged, tmp_path, monkeypatch):
+    """A unit may take longer than all the time there is: it ends between two turns and counts as not begun."""
+    metronome, clock = Metronome(), iter(range(10**6))
+    monkeypatch.setattr("harness.pair.time.monotonic", lambda: float(next(clock)))
+    with pytest.raises(HarnessError, match="in the midst of a unit"):
+        judged(metronome, minutes=0.3)
+    assert read(tmp_path / "out" / "samples.jsonl").units == ()
+    assert metronome.log[-1][0] == "kill"
+
+
 def test_another_campaign_does_not_mix_in(judged, make_job, tmp_path):
     """A folder that holds samples of other systems is refused, and stays as it is."""
     judged(out="out")

@@ -15,6 +15,7 @@ from harness.client import Engine
 from harness.errors import Crashed, Hung, Missing, Refused, Usage, Violation
 from harness.process import environment
 from harness.wire import Generate, Prepared, Sampling, Settings, Target
+from spt import job
 from tests.fakes.parrot import HELLO
 from tests.harness.schemas import validator
 
@@ -359,6 +360,28 @@ def test_error_for_no_request_ends_the_engine(parrot):
     assert is_gone(group)
 
 
+def test_a_record_that_ends_is_no_harm(parrot):
+    """The one error that belongs to nobody: a record is advice, and what was asked is answered."""
+    ended = error("record_ended")
+    counters = {"v": 1, "op": "stats", "counters": {}}
+    engine = parrot(GREETED, [tokens(5), ended, tokens(2), done("stop", 2, 1)], [ended, counters])
+    engine.load(SETTINGS)
+
+    assert engine.generate(Generate("a", [1, 3], 4, [2])).ids == [5, 2]
+    assert engine.stats() == {}
+
+
+def test_error_in_place_of_hello(parrot):
+    """A system whose options clash says so and ends: a mistake of the user's, no broken protocol."""
+    engine = parrot(hello=error("bad_option"))
+    group = engine.pid
+    with pytest.raises(Refused, match="words") as caught:
+        engine.load(SETTINGS)
+
+    assert (caught.value.code, caught.value.exit_code) == ("bad_option", 2)
+    assert is_gone(group)
+
+
 def test_crash(fake):
     """An engine that ends in the middle of an answer is reported with its status."""
     with pytest.raises(Crashed, match="ended with status 7"):
@@ -431,6 +454,16 @@ def test_refused_load(fake):
     assert (caught.value.code, caught.value.exit_code) == ("bad_option", 2)
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("bad_option", "entry"), ("no_device", "cpu"), ("too_long", "context"), ("out_of_memory", "context")],
+)
+def test_refusals_that_a_user_can_mend_have_a_hint(code, words):
+    """Where there is a way out, the error names it; a fault of the engine has none."""
+    assert words in Refused(code, "words", None).hint
+    assert Refused("internal", "words", None).hint is None
+
+
 def test_prompt_outside_the_vocabulary(fake):
     """An id that the engine cannot know is never sent."""
     with pytest.raises(Usage, match="outside the vocabulary of 1000"):
@@ -483,6 +516,11 @@ def test_environment_is_a_function_of_its_arguments(tmp_path):
     assert made["PATH"] == "/bin"
     assert "SECRET" not in made
     assert made == environment(tmp_path / "system", tmp_path, tmp_path / "cache", {**outside, "SECRET": "y"})
+
+
+def test_harness_and_engine_see_the_same_of_the_outside():
+    """`spt` passes on to the harness what the harness passes on to the engine, so that nothing is lost between."""
+    assert process.PASSED_ON == job.PASSED_ON
 
 
 def test_close_ends_the_whole_group(parrot):

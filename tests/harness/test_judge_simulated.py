@@ -1,5 +1,6 @@
 """benchmarks/judge.py: its figures hold; small here, at full size in the full run."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +18,14 @@ def random():
     return np.random.default_rng(0)
 
 
-def missed(figures):
-    figures = list(figures)
-    assert any(figure.limit is not None for figure in figures)
-    return [figure.name for figure in figures if not figure.holds]
+def missed(figures, runs=None):
+    """The figures beyond their limits, or further than `runs` simulated ones at the limit would stray (3 SD)."""
+    limited = [figure for figure in figures if figure.limit is not None]
+    assert limited
+    stray = {figure.name: 3 * math.sqrt(figure.limit * (1 - figure.limit) / runs) if runs else 0 for figure in limited}
+    return [
+        figure.name for figure in limited if not figure.holds and abs(figure.value - figure.limit) > stray[figure.name]
+    ]
 
 
 @pytest.mark.parametrize("noise", judge.NOISES)
@@ -36,12 +41,12 @@ def test_power_tables():
 
 def test_two_looks_of_forcing():
     """At a stock rate of 1 % honest systems pass and bad ones do not, with the tokens that the tool asks for."""
-    assert missed(judge.looks(0.01, 60, random())) == []
+    assert missed(judge.looks(0.01, 60, random()), 60) == []
 
 
 def test_faults_late_in_long_answers():
     """A fault after 2,048 tokens is found in the final's answers."""
-    assert missed(judge.final(0.01, 20, random())) == []
+    assert missed(judge.final(0.01, 20, random()), 20) == []
 
 
 def test_event_rule():

@@ -240,7 +240,12 @@ def test_a_session_ends_when_its_context_is_full(make_job, tmp_path):
     session |= {"cap_tok": 8, "context_tok": 150}
     counts, _ = go(make_job([session], {**FAST, "stop_rate": 0}), tmp_path / "out")
 
+    again, events = go(tmp_path / "job" / "job.json", tmp_path / "out")
+
     assert 1 < counts.answers < 30
+    assert again == counts
+    assert [event["event"] for event in events] == ["end"]  # a finished run starts no engine
+    assert events[0]["left"] == 0
     assert max(answer["prompt_tok"] for answer in answers(tmp_path / "out")) + 8 <= 150
 
 
@@ -333,6 +338,8 @@ def test_openai_is_not_there_yet(make_job, tmp_path):
         ('{"id": "a", "turns": ["\\ud800"]}\n', ":1: the request 'turns'[0] holds half a surrogate pair"),
         ('{"id": "\\udfff", "ids": [1]}\n', ":1: the request 'id' holds half a surrogate pair"),
         ('{"id": "a", "ids": [1], "sampling": {"temperature": 1' + "0" * 400 + "}}\n", ":1: not JSON (a number has"),
+        ('{"id": "a", "ids": [1], "sampling": {"temperature": 1e-9, "top_p": 1, "top_k": 0, "seed": 0}}', "1e-05 to"),
+        ('{"id": "a", "ids": [1], "sampling": {"temperature": 1e6, "top_p": 1, "top_k": 0, "seed": 0}}', "1e-05 to"),
         ('{"id": "a", "turns": []}\n', ":1: the request 'turns' is not a list of at least 1"),
     ],
 )
@@ -385,6 +392,21 @@ def test_command_fails_in_one_line(tmp_path, job, status, words):
     assert (child.returncode, out) == (status, "")
     assert words in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--stream"], []])
+def test_full_disk_under_standard_output(make_job, tmp_path, arguments):
+    """Standard output that takes nothing is an error of one line, and no engine stays behind."""
+    command = [sys.executable, "-P", "-s", "-m", "harness", "run", "--job", str(make_job()), "--out"]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, str(tmp_path / "out"), *arguments],
+            env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("word", ["nan", "inf", "-1", "soon"])

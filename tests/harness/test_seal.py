@@ -14,6 +14,7 @@ from harness.errors import HarnessError, Missing, Usage
 from harness.generator import digest
 from harness.requests import Wanted, write_requests
 from harness.seal import Seal, create, read, spend, used_path
+from tests.harness.schemas import validator
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime.datetime(2026, 11, 30, 12, 0, tzinfo=datetime.UTC)
@@ -182,3 +183,13 @@ def test_two_jobs_at_once(tmp_path):
         child.stdin.close()
 
     assert sorted(child.wait() for child in children) == [0, 1, 1]
+
+
+def test_files_fit_their_schemas(tmp_path):
+    """The secret and the mark are records like all others."""
+    path = tmp_path / "seal"
+    create(path, SECRET)
+    spend(path, "job", NOW)
+
+    validator("seal").validate(json.loads(path.read_text()))
+    validator("seal_used").validate(json.loads(used_path(path).read_text()))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from harness.errors import HarnessError, Missing, Unsupported, Usage
-from harness.text import load_text
+from harness.text import Text, load_text
 from tests.harness import toys
 
 ROOT = Path(__file__).parents[2]
@@ -189,6 +189,7 @@ def test_template_keeps_html(tmp_path):
 @pytest.mark.parametrize(
     ("template", "error", "words"),
     [
+        ("{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", Usage, "over 16777216 characters"),
         ("{{ raise_exception('no system role') }}", Usage, "no system role"),
         ("{{ messages[0].content + 1 }}", Usage, "refuses the turns"),
         ("{{ ''.__class__.__mro__ }}", Usage, "unsafe"),
@@ -236,10 +237,10 @@ def test_stream_never_shows_half_a_character(words, texts):
     assert stream.finish() == ""
 
 
-def test_stream_of_another_decoder_joins_to_decode(tmp_path):
-    """A decoder that looks at its neighbours (a sentence piece's leading space) streams as it decodes."""
-    folder = tmp_path / "model"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def byte_fallback(tmp_path_factory):
+    """A model whose decoder looks at its neighbours, and seven words of it, some of several tokens."""
+    folder = tmp_path_factory.mktemp("byte-fallback")
     names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁b"]
     model = models.BPE({name: index for index, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True)
     tokenizer = Tokenizer(model)
@@ -247,14 +248,43 @@ def test_stream_of_another_decoder_joins_to_decode(tmp_path):
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     tokenizer.save(str(folder / "tokenizer.json"))
-    text = load_text(folder)
-    euro = [names.index(f"<0x{byte:02X}>") for byte in "€".encode()]
+    euro, smile = ([names.index(f"<0x{byte:02X}>") for byte in word.encode()] for word in ("€", "🙂"))
+    return load_text(folder), [[261], [260], euro, [259], smile, [261, 260], [259, 259]]
+
+
+def test_stream_of_another_decoder_joins_to_decode(byte_fallback):
+    """A decoder that looks at its neighbours (a sentence piece's leading space) streams as it decodes."""
+    text, words = byte_fallback
+    euro = words[2]
     ids = [261, 260, *euro, 259, 261, euro[0], 260]
     stream = text.stream()
     pieces = [stream.push([token]) for token in ids] + [stream.finish()]
 
     assert pieces == ["b", "a", "", "", "€", " ", " b", "", "\ufffda", ""]
     assert "".join(pieces) == text.decode(ids)
+
+
+@settings(max_examples=30, deadline=None)
+@given(tail=st.lists(st.integers(0, 6), min_size=0, max_size=40), sizes=st.lists(st.integers(1, 9), min_size=1))
+def test_stream_of_another_decoder_is_bounded(tail, sizes, byte_fallback):
+    """A long answer of such a decoder streams as it decodes, and no push decodes more than a window."""
+    text, words = byte_fallback
+    ids = [token for index in [*range(300), *tail, *range(300)] for token in words[index % 7]]
+    decoded = []
+
+    class Counted(Text):
+        def decode(self, ids):
+            decoded.append(len(ids))
+            return super().decode(ids)
+
+    stream, pieces, at = Counted(text.tokenizer, None, ()).stream(), [], 0
+    while at < len(ids):
+        size = sizes[at % len(sizes)]
+        pieces.append(stream.push(ids[at : at + size]))
+        at += size
+
+    assert "".join([*pieces, stream.finish()]) == text.decode(ids)
+    assert max(decoded) < 100
 
 
 def edit_config(folder, **changes):

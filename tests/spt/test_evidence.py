@@ -74,6 +74,14 @@ def test_evidence_of_another_system_is_carried(deployment, with_evidence):
     assert listed(deployment, "tuned")[0]["state"] == "carried"
 
 
+def test_evidence_of_a_system_on_top_is_current(deployment, with_evidence):
+    """An entry that was measured within the system of an entry that requires it was measured as it is now."""
+    tree = git(deployment, "rev-parse", "entry/tuned~1^{tree}")
+    with_evidence("fast-linear", evidence_line(deployment, "fast-linear", system_tree=tree))
+
+    assert listed(deployment, "fast-linear")[0]["state"] == "current"
+
+
 def test_evidence_is_append_only(deployment, with_evidence):
     """Importing a folder that lacks lines which the repository has keeps them, as a new record on the same P."""
     first, second = evidence_line(deployment, "tuned"), evidence_line(deployment, "tuned", gain=0.5)

@@ -22,6 +22,7 @@ _REGISTRY = referencing.Registry().with_resources(
     (path.name, referencing.Resource.from_contents(json.loads(path.read_text()))) for path in _SCHEMAS.glob("*.json")
 )
 _PATIENCE_S = 120.0
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")  # what kernels need to be compiled and run
 
 
 def validator(reference: str) -> jsonschema.Draft202012Validator:
@@ -60,16 +61,18 @@ def generate(**changes: Any) -> dict[str, Any]:
 class Worker:
     """A worker process with its two descriptors.
 
-    prelude: Python that runs in the process before the worker.  system: the folder that holds `stock/`.  Replies are
-    validated as they are read.
+    prelude: Python that runs in the process before the worker.  system: the folder that holds `stock/`.  room: its
+    writable folder.  Replies are validated as they are read.
     """
 
-    def __init__(self, prelude: str = "", *, hello: bool = True, system: Path = ROOT) -> None:
+    def __init__(self, prelude: str = "", *, hello: bool = True, system: Path = ROOT, room: Path | None = None) -> None:
         ours, theirs = os.pipe(), os.pipe()
         arguments = ["--in-fd", str(ours[0]), "--out-fd", str(theirs[1])]
         start = f"{prelude}\nimport runpy; runpy.run_module('stock.worker', run_name='__main__', alter_sys=True)"
         how = ["-c", start] if prelude else ["-m", "stock.worker"]
-        environment = {"PYTHONPATH": str(system), "OMP_NUM_THREADS": "1"}
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        environment |= {"PYTHONPATH": str(system), "OMP_NUM_THREADS": "1"}
+        environment |= {"TMPDIR": str(room)} if room else {}
         self.child = subprocess.Popen(
             [sys.executable, "-P", "-s", *how, *arguments],
             pass_fds=(ours[0], theirs[1]),

@@ -460,6 +460,7 @@ def test_drafter_8_bit_scales(tmp_path):
         (torch.zeros(20, 32), torch.full((20,), 45), "id 64"),
         (torch.zeros(20, 32), torch.full((20,), -1), "id -1"),
         (torch.zeros(65, 32), None, "d2t"),
+        (torch.zeros(20, 32), torch.arange(20) % 2, "one id twice"),
     ],
 )
 def test_drafter_with_a_bad_head(head, offsets, words, tmp_path):
@@ -480,6 +481,21 @@ def test_weights_that_are_not_numbers(folder):
     """A checkpoint of integers that nobody scaled is refused, not read as if they were weights."""
     change_weights(folder, **{"model.layers.0.mlp.up_proj.weight": torch.ones(48, 32, dtype=torch.int8)})
     assert "up_proj" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "words"),
+    [(1e200, "float32", "float32"), (-1e200, "bfloat16", "bfloat16"), (3.4e38, "bfloat16", "bfloat16")],
+)
+def test_weights_beyond_the_engines_type(value, dtype, words, folder):
+    """A number that the checkpoint holds and the engine's type does not is refused, not turned into infinity."""
+    name = "model.layers.0.mlp.up_proj.weight"
+    weight = torch.zeros(48, 32, dtype=torch.float64)
+    weight[3, 4] = value
+    change_weights(folder, **{name: weight})
+
+    assert words in refused(folder, dtype=dtype)
+    load(folder, dtype="float64")
 
 
 def test_header_that_lies(folder):

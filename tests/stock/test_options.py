@@ -138,6 +138,9 @@ def test_twice_declared(tmp_path):
         '[width]\ntype = "int"\nvalues = [1, 2]\ndefault = 3\nmeaning = "x"',
         '[width]\ntype = "int"\ndefault = 4\nmeaning = "x"\nunit = "rows"',
         '[width]\ntype = "string"\nvalues = "modules"\ndefault = "none"\nmeaning = "x"',
+        '[width]\ntype = ["int"]\ndefault = 4\nmeaning = "x"',
+        '[width]\ntype = "int"\ndefault = 4\nmeaning = 3',
+        "width = " + "[" * 5000,
     ],
 )
 def test_bad_declaration(text, tmp_path):

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from stock import score
 from stock.sampling import Noise, Sampling
 from stock.score import Scorer, _score_rows
 from tests.stock import reference
@@ -46,6 +47,22 @@ def test_own_answer_scores_zero(name, engine):
     own = answer.logits[np.arange(60), answer.ids]
     assert scores.logit == own.tolist()
     assert scores.rank == [int((row > best).sum()) for row, best in zip(answer.logits, own, strict=True)]
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize("elements", [1, 64 * 7])
+def test_chunks(elements, name, engine, monkeypatch):
+    """However few rows are scored at once, the scores are the same."""
+    ids = [token % 64 for token in range(3, 93)]
+    scorer = Scorer(engine.system)
+    whole = scorer.score(ids, 9, SAMPLINGS[name])
+    monkeypatch.setattr(score, "_CHUNK_ELEMENTS", elements)
+    rows = []
+    real = score._score_rows
+    monkeypatch.setattr(score, "_score_rows", lambda logits, *rest: rows.append(len(logits)) or real(logits, *rest))
+
+    assert scorer.score(ids, 9, SAMPLINGS[name]) == whole
+    assert max(rows) == max(1, elements // 64)
 
 
 @pytest.mark.parametrize("start", [1, 5, 63, 64, 65, 89])

@@ -32,7 +32,8 @@ def paths(tmp_path_factory):
 @pytest.fixture(scope="module")
 def shared(paths):
     """One loaded worker for all tests that leave it as it was."""
-    with Worker() as worker:
+    with Worker(room=paths[0].parent) as worker:
+        worker.room = paths[0].parent
         worker.ready = worker.ask(load(*paths))
         worker.usual = worker.ask(generate(id="usual", max_tokens=3))
         yield worker
@@ -168,7 +169,10 @@ BAD_LINES = {
     "lattice": ({"op": "lattice", "id": "l", "ids": [1, 2], "start": 1, "file": "x"}, "unsupported"),
     "profile": ({"op": "profile", "on": True, "file": "x"}, "unsupported"),
     "record without a file": ({"op": "record", "on": True, "file": None}, "bad_request"),
-    "record into nowhere": ({"op": "record", "on": True, "file": "/nowhere/steps.jsonl"}, "bad_request"),
+    "record into nowhere": ({"op": "record", "on": True, "file": "nowhere/steps.jsonl"}, "bad_request"),
+    "record outside": ({"op": "record", "on": True, "file": "/tmp/steps.jsonl"}, "bad_request"),
+    "record above": ({"op": "record", "on": True, "file": "../steps.jsonl"}, "bad_request"),
+    "record into the room": ({"op": "record", "on": True, "file": "."}, "bad_request"),
     "record into a folder": ({"op": "record", "on": True, "file": "/"}, "bad_request"),
     "record into no name": ({"op": "record", "on": True, "file": "a\0b"}, "bad_request"),
 }
@@ -285,10 +289,10 @@ def test_stats(worker):
     }
 
 
-def test_record(worker, tmp_path, paths):
+def test_record(worker):
     """Step records are in the schema, say what was emitted, are there at once, and end when told."""
-    file = tmp_path / "steps.jsonl"
-    assert worker.ask({"op": "record", "on": True, "file": str(file)}) == {"v": 1, "op": "ok", "to": "record"}
+    file = worker.room / "steps.jsonl"
+    assert worker.ask({"op": "record", "on": True, "file": "steps.jsonl"}) == {"v": 1, "op": "ok", "to": "record"}
     _, lines, done = answer_of(worker, generate(max_tokens=30, sampling=SAMPLED))
     steps = [json.loads(line) for line in file.read_text().splitlines()]
     assert worker.ask({"op": "record", "on": False, "file": None})["op"] == "ok"
@@ -307,20 +311,62 @@ def test_record(worker, tmp_path, paths):
         start += len(step["tokens"])
 
 
-def test_record_on_a_full_disk(worker):
-    """A record that cannot be written ends with an error, and the request that it was about is none the worse."""
-    before = worker.ask(generate())
-    assert worker.ask({"op": "record", "on": True, "file": "/dev/full"})["op"] == "ok"
-    worker.send(generate())
-    replies = worker.read_through()
-    error = replies[-1]
-    rest = worker.read_through()
+def test_record_through_a_link(worker):
+    """A link does not lead out of the folder that the worker may write to."""
+    (worker.room / "link").symlink_to("/dev/full")
+    assert error_of(worker.ask({"op": "record", "on": True, "file": "link"})) == "bad_request"
 
-    assert error_of(error) == "internal"
-    assert error["id"] is None
-    assert "No space" in error["message"]
-    assert rest[-1] == before
-    assert worker.ask({"op": "record", "on": False, "file": None})["op"] == "ok"
+
+FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+
+
+def test_record_on_a_full_disk(paths, tmp_path):
+    """A record that cannot be written ends with an error, and the request that it was about is none the worse."""
+    with Worker(FULL, room=tmp_path) as worker:
+        worker.ask(load(*paths))
+        before = worker.ask(generate())
+        assert worker.ask({"op": "record", "on": True, "file": "steps.jsonl"})["op"] == "ok"
+        worker.send(generate())
+        error = worker.read_through()[-1]
+        rest = worker.read_through()
+
+        assert error_of(error) == "record_ended"
+        assert error["id"] is None
+        assert "too large" in error["message"]
+        assert rest[-1] == before
+        assert worker.ask({"op": "record", "on": False, "file": None})["op"] == "ok"
+
+
+ELSEWHERE = """
+import stock.select.chain as chain
+from stock.tree import chain_tree
+real = chain.Chain.__call__
+def other(self, lattices):
+    trees = real(self, lattices)
+    for tree in trees:
+        tree.token[2] = (tree.token[2] + 1) % 64
+    return trees
+chain.Chain.__call__ = other
+from stock.ops import accept
+import stock.engine
+def all_of(tree, choice):
+    import torch
+    path = torch.arange(len(tree.token), dtype=torch.int32)
+    return accept.Accepted(path, torch.tensor([len(path)], dtype=torch.int32), tree.token.roll(-1))
+stock.engine.accept = all_of
+"""
+
+
+def test_record_of_a_token_that_no_lattice_holds(paths, tmp_path):
+    """A selection may take tokens from elsewhere: their rank is the number of ranks, and the step goes on."""
+    with Worker(ELSEWHERE, room=tmp_path) as worker:
+        worker.ask(load(*paths))
+        worker.ask({"op": "record", "on": True, "file": "steps.jsonl"})
+        assert worker.ask(generate(max_tokens=6))["op"] == "done"
+    (step,) = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+
+    validator("steps.json").validate(step)
+    assert step["path"] == [0, 1, 0, 0]
 
 
 def test_before_load(paths):
@@ -374,6 +420,10 @@ def test_bad_loads_and_second_loads(paths, tmp_path):
         for line, code in bad_loads(paths, tmp_path):
             assert error_of(worker.ask(line, check=False)) == code, line
             assert error_of(worker.ask({"op": "stats"})) == "not_loaded"
+        for line, code in (bad for bad in bad_loads(paths, tmp_path / "again") if bad[1] != "bad_model"):
+            worker.ask(load(paths[0]))
+            assert error_of(worker.ask(line, check=False)) == code, line
+            assert worker.ask({"op": "stats"})["op"] == ("stats" if code == "malformed" else "error"), line
         assert worker.ask(load(*paths))["context"] == 96
         first = worker.ask(generate())
 
@@ -392,7 +442,7 @@ def test_bad_loads_and_second_loads(paths, tmp_path):
 def test_load_while_requests_are_open(paths, tmp_path):
     """A second load cancels what is open, each with its `done`; a record goes on with the new engine."""
     file = tmp_path / "steps.jsonl"
-    with Worker() as worker:
+    with Worker(room=tmp_path) as worker:
         worker.ask(load(*paths))
         worker.ask({"op": "record", "on": True, "file": str(file)})
         for line in (generate(max_tokens=90), generate(id="b"), load(*paths)):
@@ -466,6 +516,42 @@ def test_a_system_with_an_added_module(paths, tmp_path):
         assert worker.ask(generate())["logits_sha256"] != plain["logits_sha256"]
 
 
+OWN = """
+import torch.nn.functional as F
+from stock.linear.dense import Dense
+
+class Own(Dense):
+    def __init__(self, target):
+        names = [name for name, weight in target.weights.items() if weight.dim() == 2 and name != "embed"]
+        super().__init__({name: target.weights.pop(name) for name in names})
+        assert "head" in names and len(names) == 13
+
+def build(target, options, prepared):
+    return Own(target)
+"""
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_module_may_take_all_weights(tied, mode, tmp_path):
+    """A linear module that keeps the weights to itself, the head's too, says what dense says; the FP32 head scores."""
+    config = target_config("llama", tie_word_embeddings=tied)
+    paths = write_target(tmp_path / "target", config), write_drafter(tmp_path / "drafter", drafter_config(config))
+    system = tmp_path / "system"
+    shutil.copytree(ROOT / "stock", system / "stock", ignore=shutil.ignore_patterns("__pycache__"))
+    (system / "stock" / "linear" / "own.py").write_text(OWN)
+    ask = {"op": "score", "id": "s", "ids": [1, 2, 3], "start": 1, "sampling": GREEDY}
+    with Worker(system=system) as worker:
+        said = []
+        for linear in ("dense", "own"):
+            for head in ("model", "fp32"):
+                assert worker.ask(load(*paths, linear=linear, mode=mode, head=head))["op"] == "ready"
+                said.append((worker.ask(generate()), worker.ask(ask)))
+
+    assert said[:2] == said[2:]
+    assert said[0][0]["op"] == "done"
+
+
 PRINTS = """
 import builtins, os, sys, threading
 def noise():
@@ -522,6 +608,41 @@ def test_fault_inside_a_step(paths):
         replies = worker.read_through()
         assert (error_of(replies[-1]), replies[-1]["id"]) == ("out_of_memory", "b")
         assert worker.ask(generate(id="a"))["usage"]["completion_tok"] == 8
+
+
+TOGETHER = """
+import stock.engine, stock.schedule.single
+from stock.errors import EngineError
+stock.schedule.single.build = lambda target, options, prepared: lambda requests: [
+    request for request in requests if request.id != "waits" or len(requests) == 1]
+def prompt(self, prompt, context, real=stock.engine.Engine._run_prompt):
+    if len(prompt) == 5:
+        raise EngineError("unsupported", "no prompt of five")
+    return real(self, prompt, context)
+def verify(self, trees, contexts, real=stock.engine.Engine._verify):
+    if len(trees) == 2:
+        raise ZeroDivisionError
+    return real(self, trees, contexts)
+stock.engine.Engine._run_prompt, stock.engine.Engine._verify = prompt, verify
+"""
+
+
+def test_fault_is_told_to_those_that_it_hit(paths):
+    """A fault of a prefill is that request's alone, one of a common pass all its requests'; others go on, none is
+    met again, and an error that the engine itself names is no exception.
+    """
+    with Worker(TOGETHER) as worker:
+        worker.ask(load(*paths, limits={"context": 96, "requests": 4}))
+        lines = (generate(id="waits"), generate(id="a"), generate(id="five", prompt=[1] * 5), generate(id="b"))
+        worker.write(b"".join(json.dumps({"v": 1, **line}).encode() + b"\n" for line in lines))
+        replies = [worker.read()]
+        while replies[-1]["op"] != "done":
+            replies.append(worker.read())
+        errors = [(reply["id"], error_of(reply)) for reply in replies if reply["op"] == "error"]
+
+        assert errors == [("five", "unsupported"), ("a", "internal"), ("b", "internal")]
+        assert replies[-1]["id"] == "waits"
+        assert worker.ask(generate(id="five"))["op"] == "done"
 
 
 def test_weights_that_give_no_numbers(tmp_path):

@@ -9,9 +9,6 @@ __all__ = ["FAMILY"]
 _INTO = (
     "Translate into French",
     "Translate into Spanish",
-    "Translate into German",
-    "Translate into Italian",
-    "Translate into Portuguese",
     "Write in capital letters",
     "Write with the words in reverse order",
     "Replace each number by its word",
