@@ -97,7 +97,19 @@ def _force(chosen: argparse.Namespace) -> int:
 def _verdict(chosen: argparse.Namespace) -> None:
     from harness.verdict import verdict
 
-    _emit(verdict(chosen.what, chosen.samples, chosen.reference))
+    found = verdict(chosen.what, chosen.samples, chosen.reference)
+    if chosen.text is not None and chosen.what == "forcing":
+        from harness.audit import in_words
+        from harness.samples import read
+
+        found = in_words(found, read(chosen.samples), chosen.text)
+    _emit(found)
+
+
+def _key(chosen: argparse.Namespace) -> None:
+    from harness.identity import identity
+
+    _emit(identity(chosen.job, datetime.datetime.now(datetime.UTC)))
 
 
 def _requests(chosen: argparse.Namespace) -> None:
@@ -202,6 +214,15 @@ def _parser() -> argparse.ArgumentParser:
     option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")
     option("--what", choices=("timing", "forcing"), default="timing")
     option("--reference", type=Path, metavar="SAMPLES", help="the file that holds stock's calibration")
+    option(
+        "--text",
+        type=Path,
+        metavar="TARGET",
+        help="tell the events of forcing in this target's words, where it has a tokenizer",
+    )
+
+    option = command("key", _key, "what a verdict on a job would be of, on this machine")
+    option("--job", type=Path, required=True, metavar="JOB.json")
 
     option = command("requests", _requests, "generate requests that nobody has seen")
     option("--set", required=True, metavar="NAME", help="warmup, development, confirmation, force or final")

@@ -5,19 +5,21 @@ anything else happens.  The same command goes on where it was killed; a unit tha
 fresh requests.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import statistics
 from harness.arena import Arena, open_arena
 from harness.client import Engine, Start
 from harness.device import Device
 from harness.errors import HarnessError, Unsupported, Usage
 from harness.job import Job, read_job
 from harness.pair import Contestant, Pair, Voided
-from harness.promotion import RULE, Measure, next_step
+from harness.promotion import BOUND, CALIBRATE_UNITS, LOOKS, RULE, SCREEN_UNITS, Measure, next_step, used_readings
 from harness.samples import Samples
 from harness.supply import Supply
 from harness.units import reading
@@ -103,6 +105,20 @@ class _Campaign:
 
 
 def _progress(samples: Samples, step: Measure) -> dict[str, Any]:
-    """The unit's value, and all values of its phase, ln-ratios."""
+    """The unit's value, all values of its phase (ln-ratios), and what they come to so far, as people read it.
+
+    `look` says which look at the phase this unit completes, 0 for none; a unit that the chart voids has no `gain`.
+    """
     values = [reading(unit).value for unit in samples.of(step.phase)]
-    return {"value": values[-1], "values": values}
+    used = [each.value for each in used_readings(samples, step.phase)]
+    bounds = [bound(used, BOUND) for bound in (statistics.mean_lower, statistics.mean_upper)] if len(used) > 1 else None
+    looks = {"screen": (SCREEN_UNITS,), "confirm": LOOKS}.get(step.phase, ())
+    return {
+        "value": values[-1],
+        "values": values,
+        "units": len(used),
+        "of": {"calibrate": CALIBRATE_UNITS, "screen": SCREEN_UNITS}.get(step.phase, LOOKS[-1]),
+        "gain": math.expm1(math.fsum(used) / len(used)) if used else None,
+        "interval": None if bounds is None else [math.expm1(float(bound)) for bound in bounds],
+        "look": looks.index(len(used)) + 1 if len(used) in looks else 0,
+    }

@@ -39,6 +39,7 @@ _EVENT_ALPHA = 0.01
 _PLAN_POWER = 0.98  # of a first look of the size asked for: both that an honest system passes and a bad one does not
 _PLAN_FREEDOM = 99  # some 100 sessions
 _NEED_POWER = 0.9
+_CLUSTERS = 2  # fewer have no variance between them
 
 
 @dataclass(frozen=True)
@@ -295,9 +296,11 @@ def wanted_tok(stock: Run, limits: Limits = Limits()) -> int | None:
     """Tokens of a first look that decides: honest passes, one point worse does not, each 98 times in 100.
 
     From stock's own rate, its design effect, and the variance that its calibration leaves; None where that alone is
-    too large.
+    too large, or one session leaves it unknown.
     """
     wrong, tokens = stock.pooled
+    if (tokens > 0).sum() < _CLUSTERS:
+        return None
     rate = float(wrong.sum() / tokens.sum()) + 2 * LIMIT
     free = rate * (1 - rate) * statistics.design_effect(wrong, tokens)
     width = statistics.student(_CONFIDENCE, _PLAN_FREEDOM) + statistics.normal(_PLAN_POWER)

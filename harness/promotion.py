@@ -13,6 +13,7 @@ from harness.samples import Samples, Void
 from harness.units import Reading, reading, valid_units
 
 __all__ = [
+    "BOUND",
     "CALIBRATE_UNITS",
     "LOOKS",
     "RULE",
@@ -34,7 +35,7 @@ PUBLISHED = 0.95  # the confidence of the published rule
 _NOISE_CONFIDENCE = 0.8
 _NOISE_LIMIT = 0.005
 _SCREEN_CONFIDENCE = 0.95
-_CONFIRM_CONFIDENCE = 0.995
+BOUND = 0.995  # the confidence of the bound that promotes
 _DECLINE_CONFIDENCE = 0.95
 _MARGIN = 0.01
 _DIVERGED_MARGIN = 0.03
@@ -125,7 +126,7 @@ def _screen(readings: Sequence[Reading], noise: float) -> Outcome | None:
 
 def _confirm(values: Sequence[float], noise: float, threshold: float) -> Outcome:
     """The answer of one look."""
-    lower = statistics.mean_lower(values, _CONFIRM_CONFIDENCE)
+    lower = statistics.mean_lower(values, BOUND)
     upper = statistics.mean_upper(values, _DECLINE_CONFIDENCE)
     if lower > threshold:
         answer, reason = "promote", f"the lower bound {_read(lower)} is above {_read(threshold)}"
@@ -143,8 +144,8 @@ def _outcome(answer: str, reason: str, phase: str, values: Sequence[float], nois
         phase=phase,
         units=len(values),
         gain=sum(values) / len(values),
-        lower=float(statistics.mean_lower(values, _CONFIRM_CONFIDENCE)),
-        upper=float(statistics.mean_upper(values, _CONFIRM_CONFIDENCE)),
+        lower=float(statistics.mean_lower(values, BOUND)),
+        upper=float(statistics.mean_upper(values, BOUND)),
         spread=float(statistics.deviation(values)),
         noise=noise,
         threshold=threshold,

@@ -66,6 +66,7 @@ def force(
             work.recheck(calibration)
             if len(arena.writer.read().looks) < look:
                 arena.writer.add("look", what="forcing")
+                emit({"event": "look", "look": look})
             if forcing_verdict(arena.writer.read(), calibration)["answer"] != "undecided":
                 break
         return work.verdict(calibration)

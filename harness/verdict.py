@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from harness.samples import COMPARED, Samples, Unit, comparable, read
 from harness.statistics import Bounds
 from harness.units import between_requests, gain_without_divergence, request_times, valid_units
 
-__all__ = ["forcing_verdict", "key_of", "timing_verdict", "verdict"]
+__all__ = ["forcing_verdict", "identity_of", "key_of", "named", "timing_verdict", "verdict"]
 
 _BETWEEN_CONFIDENCE = 0.975  # each end, so 95 % between them
 
@@ -34,23 +34,26 @@ def verdict(what: str, path: Path, reference: Path | None = None) -> Verdict:
     return forcing_verdict(samples, None if reference is None else read(reference))
 
 
-def key_of(samples: Samples) -> str:
-    """What a verdict is of: the same key gets its old verdict.
-
-    sha256 of canonical JSON (sorted keys, no spaces, UTF-8) of the two systems, the deployment's digest, the compared
-    fields of the card, the harness and the rule.
-    """
-    campaign, card = samples.campaign, samples.cards[-1]
-    of = {
+def identity_of(campaign: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
+    """What a verdict is of: two systems, the deployment's digest, the compared fields of a card, harness and rule."""
+    return {
         **{arm: campaign["arms"][arm] for arm in "ab"},
         "deployment": campaign["deployment"],
         "card": {name: card[name] for name in COMPARED if name != "harness"},
         "harness": card["harness"],
         "rule": campaign["rule"],
     }
-    return hashlib.sha256(
-        json.dumps(of, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    ).hexdigest()
+
+
+def named(identity: Mapping[str, Any]) -> str:
+    """The key: sha256 of the identity's canonical JSON (sorted keys, no spaces, UTF-8)."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def key_of(samples: Samples) -> str:
+    """The key of what the samples are of: the same key gets its old verdict."""
+    return named(identity_of(samples.campaign, samples.cards[-1]))
 
 
 def timing_verdict(samples: Samples) -> Verdict:
@@ -171,6 +174,9 @@ def _head(samples: Samples, what: str, answer: str, reason: str) -> Verdict:
         "reason": reason,
         "samples": samples.digest,
         "date": samples.cards[-1].get("date", ""),
+        "of": identity_of(samples.campaign, samples.cards[-1]),
+        "stock": samples.campaign["arms"]["stock"],
+        "sandbox": samples.cards[-1].get("sandbox", ""),
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from spt.deployment import EXAMPLE_TARGET, NUMBERS, Deployment, parse, read_words
 from spt.errors import Missing, SptError, Usage
 
-__all__ = ["Chosen", "checked_options", "choose_deployment", "split_options"]
+__all__ = ["Chosen", "checked_options", "choose_deployment", "nearest_deployment", "split_options"]
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 _SAMPLING = ("temperature", "seed")
@@ -38,7 +38,7 @@ def choose_deployment(
     """
     given = {key: word for key, word in words.items() if word is not None}
     _refuse_bad_flags(given)
-    found = Path(file) if file is not None else _nearest(here)
+    found = Path(file) if file is not None else nearest_deployment(here)
     if found is None and target is None:
         raise Missing(
             "no deployment: there is no deployment.yaml here, and neither --deployment nor --target is given",
@@ -95,7 +95,7 @@ def _absolute(word: str, here: Path) -> str:
     return word if word.startswith("package:") else str(here / word)
 
 
-def _nearest(here: Path) -> Path | None:
+def nearest_deployment(here: Path) -> Path | None:
     """`deployment.yaml` in `here` or a folder above it, up to the root of a repository."""
     for folder in (here, *here.parents):
         if (folder / "deployment.yaml").is_file():

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from spt.deployment import Deployment
 from spt.errors import SptError
 from spt.share import shipped_root
 
-__all__ = ["HarnessFailed", "export_system", "run_job", "write_job"]
+__all__ = ["HarnessFailed", "export_system", "run_harness", "run_job", "write_job"]
 
 STOP_S = 10.0
 LOG_LINES = 20
-# What a child may know of the outside; the harness makes a worker's environment from the same names.
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+# What a child may know of the outside; the harness makes a worker's environment from all but the last.
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SPT_LOCKS")
 
 
 class HarnessFailed(SptError):
@@ -77,10 +77,31 @@ def run_job(deployment: Deployment, job: Path, folder: Path) -> Iterator[Iterato
 
     Raises HarnessFailed, with the harness's exit code, where it ends with an error.
     """
-    (folder / "empty").mkdir()
     out = folder / "out"
     arguments = ["run", "--job", str(job), "--out", str(out), "--stream"]
+    with run_harness(deployment, arguments, folder, out / "engine.log") as events:
+        yield events
+
+
+@contextlib.contextmanager
+def run_harness(
+    deployment: Deployment, arguments: Sequence[str], folder: Path, log: Path | None = None
+) -> Iterator[Iterator[dict[str, Any]]]:
+    """Runs a command of the harness and gives the JSON lines that it prints; `folder` is for its passing files.
+
+    A verdict that says no is no error.  Raises HarnessFailed as `run_job` does.
+    """
+    (folder / "empty").mkdir(exist_ok=True)
     outside = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    judged = False
+
+    def read(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+        nonlocal judged
+        for line in lines:
+            event = json.loads(line)
+            judged = event.get("event") == "verdict"
+            yield event
+
     with (folder / "said").open("wb+") as said:
         child = subprocess.Popen(
             [deployment.interpreter(), "-P", "-s", "-m", "harness", *arguments],
@@ -94,13 +115,13 @@ def run_job(deployment: Deployment, job: Path, folder: Path) -> Iterator[Iterato
         try:
             assert child.stdout is not None
             with child.stdout as lines:
-                yield (json.loads(line) for line in lines)
+                yield read(lines)
                 status = child.wait()
         finally:
             stop(child)
-        if status:
+        if status and not (status == 1 and judged):
             said.seek(0)
-            raise HarnessFailed(status, _lines(said.read()), _end_of(out / "engine.log"))
+            raise HarnessFailed(status, _lines(said.read()), [] if log is None else _end_of(log))
 
 
 def _lines(data: bytes) -> list[str]:

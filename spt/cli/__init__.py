@@ -68,6 +68,10 @@ COMMANDS = {
     "init": ("spt.cli.init:init", "Make a deployment repository, or name the stock of an existing one"),
     "export": ("spt.cli.export:export", "Write a system's files into a folder"),
     "generate": ("spt.cli.generate:generate", "Decode a prompt and print tokens, tau and tokens per second"),
+    "time": ("spt.cli.time:time", "Judge whether a system is faster than another"),
+    "force": ("spt.cli.force:force", "Judge whether a system says what stock says"),
+    "verdict": ("spt.cli.verdict:verdict", "List, show and add verdicts"),
+    "job": ("spt.cli.job:job", "Carry work to another machine, and samples back"),
     "entry": ("spt.cli.entry:entry", "List, show, apply, verify and make memory entries"),
 }
 

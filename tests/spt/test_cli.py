@@ -14,7 +14,17 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("pygit2", "ruamel", "rich", "jsonschema", "numpy", "torch", "scipy")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["entry", "--help"], ["entry", "apply", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["entry", "--help"],
+        ["entry", "apply", "--help"],
+        ["time", "--help"],
+        ["job", "pack", "--help"],
+    ],
+)
 def test_help_imports_nothing_heavy(arguments):
     """Help and completion start without git, YAML, tables or numbers."""
     code = f"import sys\nfrom spt.cli import main\ntry:\n main({arguments!r})\nexcept SystemExit:\n pass\n"

@@ -1,0 +1,51 @@
+"""spt job make"""
+
+from pathlib import Path
+
+import click
+
+from spt.cli.output import print_json, say
+
+
+@click.command()
+@click.argument("command", type=click.Choice(["time", "force", "calibrate"]))
+@click.argument("a", default="stock")
+@click.argument("b", default="stock")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="A new folder.")
+@click.option("--deployment", "file", metavar="FILE", help="What to run on; the nearest deployment.yaml by default.")
+@click.option("--requests", metavar="FILE", help="JSON lines to ask; generated, and never seen, when left out.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of requests and order; drawn when left out.")
+@click.option("--devices", metavar="D[,D]", help="The devices that it will run on, as they are called there.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON on standard output.")
+def make(
+    command: str,
+    a: str,
+    b: str,
+    out: Path,
+    file: str | None,
+    requests: str | None,
+    seed: int | None,
+    devices: str | None,
+    as_json: bool,
+) -> None:
+    """Write the job of `python -m harness COMMAND` for systems A and B
+
+    COMMAND is time (A against B), force (A against stock) or calibrate (stock against itself).  `spt time` and `spt
+    force` write and run such jobs themselves; this is for another machine.
+
+    \b
+    Example:
+      spt job make time best-first-tree -o race --devices cuda:0
+    """
+    from spt.cli.judging import chosen_limits, chosen_plan, requests_file
+    from spt.errors import Usage
+    from spt.judge import make_job
+
+    if out.exists() or not out.absolute().parent.is_dir():
+        raise Usage(f"'{out}' cannot be a new folder", "name one that is not there, in a folder that is")
+    limits = chosen_limits(None, devices, no_sandbox=False, most=2 if command == "time" else 1)
+    plan = chosen_plan(a, b if command == "time" else "stock", file, seed, devices)
+    make_job(plan, command, requests_file(plan, requests), max(1, len(limits.devices)), out.absolute())
+    say(f"a job of `python -m harness {command}` lies in {out}")
+    if as_json:
+        print_json({"job": str(out.absolute() / "job.json")})

@@ -1,0 +1,35 @@
+"""spt job unpack"""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("file", metavar="FILE.tar", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.option("--target", metavar="PATH", help="Where the target lies on this machine.")
+@click.option("--drafter", metavar="DIR", help="Where the drafter lies on this machine.")
+@click.option("--device", metavar="D", help="cpu, cuda or cuda:N.")
+def unpack(file: Path, folder: Path | None, target: str | None, drafter: str | None, device: str | None) -> None:
+    """Take a job, or samples of one, out of a tar into DIR, which is called like the tar when left out
+
+    DIR is new, or holds the same job: then samples go on where those in it end, and anything else is a conflict.  A tar
+    with links, devices, paths that lead outside or files that belong to no job is refused whole.
+
+    \b
+    Example:
+      spt job unpack race.tar --target /models/big
+      spt job unpack back.tar race
+    """
+    from spt.cli.output import show_path
+    from spt.pack import unpack as write
+
+    changes: dict[str, object] = {}
+    if target is not None:
+        changes["target"] = str(Path(target).absolute())
+    if drafter is not None:
+        changes["drafter"] = {"path": str(Path(drafter).absolute())}
+    if device is not None:
+        changes["device"] = device
+    show_path(write(file, (folder or Path(file.name).with_suffix("")).absolute(), changes))

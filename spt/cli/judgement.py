@@ -1,0 +1,107 @@
+"""A verdict as people read it, a line a fact."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from spt.cli.output import data, table
+
+if TYPE_CHECKING:
+    from spt.ratio import RawRatio, Speedup
+
+__all__ = ["show_verdict"]
+
+DASH = "-"
+SMOKE = "smoke: so few tokens can only reject; this accepts nothing"
+
+
+def show_verdict(verdict: Mapping[str, Any], figure: "RawRatio | Speedup | None") -> None:
+    """Prints a timing or forcing verdict; `figure` is what may be said of the gain."""
+    data(f"{verdict['answer']}: {verdict['reason']}")
+    if verdict["what"] == "timing":
+        for line in _timing(verdict, figure):
+            data(line)
+    else:
+        _show_forcing(verdict)
+    data(f"key {verdict['key'][:12]}, samples {verdict['samples'][:12]}, {verdict['date']}, {_machine(verdict)}")
+
+
+def _machine(verdict: Mapping[str, Any]) -> str:
+    return f"{verdict['of']['card']['gpu'] or 'cpu'}, sandbox {verdict.get('sandbox') or 'unknown'}"
+
+
+def _timing(verdict: Mapping[str, Any], figure: object) -> Iterator[str]:
+    if figure is not None:
+        yield f"{figure}: gain {_signed(verdict['gain'])}, {_between(verdict['interval'])} (each end at 99.5 %)"
+    noise, spread = _share(verdict["noise"]), _share(verdict["spread"])
+    yield f"noise {noise}, own spread {spread}, threshold {_share(verdict['threshold'])}"
+    if (published := verdict["published"]) is not None:
+        yield f"published rule, one bound at 95 %: {published['answer']}, lower bound {_signed(published['lower'])}"
+    if verdict["between"] is not None:
+        yield f"between requests {_between(verdict['between'])}"
+    if verdict["gain_same"] is not None:
+        yield f"gain without divergence {_signed(verdict['gain_same'])}; {verdict['diverged']} requests diverged"
+    yield f"units {verdict['units']}, look {verdict['look']}, voids {verdict['voids']}, tokens {verdict['tokens']}"
+
+
+def _show_forcing(verdict: Mapping[str, Any]) -> None:
+    if verdict["answer"] == "smoke":
+        data(SMOKE)
+    data(
+        f"mismatch {_share(verdict['mismatch'])}, stock's own {_share(verdict['stock_mismatch'])}, "
+        f"excess {_excess(verdict['excess'])}"
+    )
+    data(
+        f"tokens {verdict['tokens']} in {verdict['sessions']} sessions, look {verdict['look']}, "
+        f"looped {verdict['looped_tok']}" + (f", still needed {needed}" if (needed := verdict["needed_tok"]) else "")
+    )
+    if verdict["buckets"]:
+        columns = ("where", "from", "to", "tokens", "sessions", "mismatch", "stock's", "excess", "")
+        table(columns, [_bucket(bucket) for bucket in verdict["buckets"]])
+    for word in verdict["uncovered"]:
+        data(f"not covered: {word}")
+    for number, test in enumerate(verdict["event_tests"], 1):
+        data(
+            f"events, run {number}: {test['events']} in {test['tokens']} tokens, stock's own {test['stock_events']} in "
+            f"{test['stock_tokens']}, p {test['p']:.3g}"
+        )
+    for event in verdict["audit"]:
+        data(_event(event))
+    for request in verdict["malformed"]:
+        data(f"malformed: request '{request}'")
+
+
+def _bucket(bucket: Mapping[str, Any]) -> tuple[str, ...]:
+    word = "rejects" if bucket["rejects"] else "" if bucket["covered"] else "not covered"
+    high = DASH if bucket["high"] is None else str(bucket["high"])
+    numbers = (str(bucket["low"]), high, str(bucket["tokens"]), str(bucket["sessions"]))
+    rates = (_share(bucket["mismatch"]), _share(bucket["stock_mismatch"]), _excess(bucket["excess"]))
+    return (bucket["axis"], *numbers, *rates, word)
+
+
+def _event(event: Mapping[str, Any]) -> str:
+    words = ""
+    if "before" in event:
+        words = f": ...{event['before']}[{event['given_text']}], stock [{event['best_text']}]"
+    return (
+        f"{event['explanation'] or 'unexplained'}: request '{event['request']}' token {event['at']}, {event['given']} "
+        f"for {event['best']}, margin {event['margin_logit']:.3g} with delta {event['delta_logit']:.3g}{words}"
+    )
+
+
+def _share(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2%}"
+
+
+def _signed(value: float | None) -> str:
+    return DASH if value is None else f"{value:+.2%}"
+
+
+def _between(ends: tuple[float, float] | None) -> str:
+    return DASH if ends is None else f"{ends[0]:+.2%} to {ends[1]:+.2%}"
+
+
+def _excess(bounds: Mapping[str, float] | None) -> str:
+    if bounds is None:
+        return DASH
+    value, lower, upper = (100 * bounds[name] for name in ("value", "lower", "upper"))
+    return f"{value:+.2f} points ({lower:+.2f} to {upper:+.2f})"

@@ -1,0 +1,101 @@
+"""What `spt time`, `spt force` and `spt job` share: their flags, and the plan that these make."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from spt.cli.output import left_out, say
+
+if TYPE_CHECKING:
+    from spt.campaign import Plan
+    from spt.deployment import Deployment
+    from spt.judge import Limits
+
+__all__ = ["chosen_deployment", "chosen_limits", "chosen_plan", "judging_options", "requests_file"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--deployment", "file", metavar="FILE", help="What to run on; the nearest deployment.yaml by default."
+    ),
+    click.option("--requests", metavar="FILE", help="JSON lines to ask; generated, and never seen, when left out."),
+    click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of requests and order; drawn when left out."),
+    click.option("--max-minutes", type=click.FloatRange(min=0), metavar="M", help="Stop then; the command goes on."),
+    click.option("--devices", metavar="D[,D]", help="cpu, cuda or cuda:N; two are exchanged within a unit of timing."),
+    click.option("--no-sandbox", is_flag=True, help="For trusted code alone: on main, in stock or in an entry."),
+    click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON on standard output."),
+)
+
+
+def judging_options(command: Command) -> Command:
+    """Adds the flags of a judging command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def chosen_deployment(file: str | None) -> "Deployment":
+    """The deployment in the file, or in the nearest deployment.yaml."""
+    from spt.choice import nearest_deployment
+    from spt.deployment import read
+    from spt.errors import Missing
+
+    found = Path(file) if file is not None else nearest_deployment(Path.cwd())
+    if found is None:
+        raise Missing("there is no deployment.yaml here", "--deployment FILE names one (docs/deployment.md)")
+    return read(found)
+
+
+def chosen_plan(
+    a: str, b: str, file: str | None, seed: int | None, devices: str | None, *, trusted: bool = False
+) -> "Plan":
+    """The plan of a campaign of A against B; with `trusted`, code that was not taken in before is refused."""
+    from spt.arms import arm_of, refuse_untrusted
+    from spt.campaign import Plan
+    from spt.verdicts import Ledger
+
+    ledger = Ledger.find(Path())
+    deployment = chosen_deployment(file)
+    if deployment.options:
+        say("note: the options of the deployment are no part of a system: SYSTEM@OPTIONS.yaml gives some")
+    own_engine = deployment.engine["kind"] == "stock"
+    named = {word: arm_of(word, own_engine=own_engine) for word in dict.fromkeys((a, b, "stock"))}
+    left_out(sorted({path for arm in named.values() for path in arm.left_out}))
+    arms = {"a": named[a], "b": named[b], "stock": named["stock"]}
+    if trusted:
+        refuse_untrusted(arms.values(), ledger.store)
+    return Plan(ledger, deployment, arms, _devices(devices)[0] if devices else deployment.device, seed)
+
+
+def requests_file(plan: "Plan", word: str | None) -> Path | None:
+    """The user's file of requests, by flag or deployment; None where they are to be generated."""
+    if word is not None:
+        return Path(word)
+    file = plan.deployment.requests.get("file")
+    return None if file is None else plan.deployment.folder / file
+
+
+def chosen_limits(minutes: float | None, devices: str | None, *, no_sandbox: bool, most: int) -> "Limits":
+    """How long, enclosed or not, and on which devices."""
+    from spt.errors import Usage
+    from spt.judge import Limits
+
+    names = _devices(devices) if devices else ()
+    if len(names) > most:
+        raise Usage(f"--devices '{devices}' are {len(names)}, and this takes at most {most}")
+    return Limits.of(minutes, sandbox=not no_sandbox, devices=names)
+
+
+def _devices(word: str) -> tuple[str, ...]:
+    import re
+
+    from spt.errors import Usage
+
+    names = tuple(word.split(","))
+    for name in names:
+        if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", name):
+            raise Usage(f"--devices '{word}': '{name}' is none of cpu, cuda and cuda:N")
+    return names

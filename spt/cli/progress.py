@@ -1,0 +1,78 @@
+"""How far a campaign is, on standard error: a bar on a terminal, else a line now and then."""
+
+import sys
+from types import TracebackType
+from typing import Any
+
+from spt.cli.output import printable, say
+
+__all__ = ["Progress"]
+
+LINES = 10  # of one phase, where there is no terminal
+LEAST_UNITS = 3  # an interval of two says nothing
+
+
+class Progress:
+    """Shows the harness's events; it is used as a context."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._tasks: dict[str, Any] = {}
+        self._said: dict[str, int] = {}
+
+    def __enter__(self) -> "Progress":
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            what, found = TextColumn("{task.description}"), TextColumn("{task.fields[found]}")
+            columns = (what, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), found)
+            self._bar = Bar(*columns, console=Console(stderr=True, highlight=False, markup=False))
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Shows one event."""
+        if event["event"] == "unit":
+            self._step(str(event["phase"]), event["units"], event["of"], _running(event))
+        elif event["event"] == "answered":
+            self._step("answers", event["unit"] + 1, event["units"], "")
+        elif event["event"] == "scored":
+            self._step(f"scores, head {event['head']}", event["answers"], event["of"], "")
+        elif event["event"] == "void":
+            self._say(f"unit {event['unit']} is void: {event['cause']}: {event['reason']}")
+
+    def _step(self, phase: str, done: int, of: int, found: str) -> None:
+        if self._bar is not None:
+            if phase not in self._tasks:
+                self._tasks[phase] = self._bar.add_task(phase, total=of, found="")
+            self._bar.update(self._tasks[phase], completed=done, total=of, found=found)
+            return
+        step = done * LINES // max(of, 1)
+        if step != self._said.get(phase):
+            self._said[phase] = step
+            say(f"{phase}: {done} of {of}" + (f", {found}" if found else ""))
+
+    def _say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(printable(text))
+        else:
+            say(text)
+
+
+def _running(event: dict[str, Any]) -> str:
+    """The mean so far and its interval; in calibration both arms are the same system."""
+    if event["gain"] is None:
+        return ""
+    word = "A/A" if event["phase"] == "calibrate" else "gain"
+    if event["units"] < LEAST_UNITS:
+        return f"{word} {event['gain']:+.2%}"
+    lower, upper = event["interval"]
+    return f"{word} {event['gain']:+.2%} ({lower:+.2%} to {upper:+.2%})"

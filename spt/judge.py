@@ -1,0 +1,184 @@
+"""`spt time` and `spt force`: what is faster, and what still says what stock says, judged once a key.
+
+The same key gets its old verdict without measuring again.  What was looked at and has lost its samples is not measured
+anew either: a look counts whatever came of it.
+"""
+
+import datetime
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spt.campaign import Kind, Plan, Requests, finish, key_of, make_folder, open_folder, scratch, session_tok, sweep
+from spt.errors import Missing
+from spt.formats import read_json
+from spt.job import run_harness
+
+__all__ = ["COMMANDS", "Limits", "force_system", "make_job", "time_systems"]
+
+TIME = Kind("time", "screen")
+FORCE = Kind("force", "force", "-force")
+CALIBRATE = Kind("calibrate", "calibrate")
+COMMANDS = tuple(kind.command for kind in (TIME, FORCE, CALIBRATE))
+
+# A unit asks 49 requests of a half: a warm-up and six groups of eight.  The longest campaign has 8 + 5 + 20 units; half
+# as much again is for what is void or repeats itself.
+HALF_REQUESTS, UNITS, RESERVE = 49, 33, 1.5
+# Sessions: each look at a system takes one share of two, and stock's own calibration is larger (docs/judge.md).
+LOOK_TOK, CALIBRATION_TOK = 50_000, 120_000
+LOOK_SESSIONS, LOOKS = 100, 2
+SAID_SHARE = 0.4  # of a session's context that is answers
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How a campaign is run: `deadline_s` on the monotonic clock, or None."""
+
+    deadline_s: float | None
+    sandbox: bool
+    devices: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, minutes: float | None, *, sandbox: bool, devices: tuple[str, ...]) -> "Limits":
+        """Limits from now on."""
+        return cls(None if minutes is None else time.monotonic() + 60 * minutes, sandbox, devices)
+
+    def words(self) -> list[str]:
+        """What the harness is told of them."""
+        words = [] if self.sandbox else ["--no-sandbox"]
+        if self.deadline_s is not None:
+            words += ["--max-minutes", f"{max(0.0, self.deadline_s - time.monotonic()) / 60:.3f}"]
+        return words
+
+
+def time_systems(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> dict[str, Any]:
+    """The verdict on arm a against arm b, old or new; `emit` gets the events of the harness as they come."""
+    key = key_of(plan, TIME)
+    if (old := _old(plan, TIME, "timing", key)) is not None:
+        return old
+    folder = open_folder(plan, TIME, key, _place(plan), time_requests(file, max(1, len(limits.devices))))
+    words = ["--devices", ",".join(limits.devices)] if limits.devices else []
+    _measure(plan, TIME, folder, [*words, *limits.words()], _noting(plan, "timing", key, emit))
+    return _end(plan, "timing", key, folder)
+
+
+def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> dict[str, Any]:
+    """The forcing verdict on arm a, old or new; stock is calibrated first where it is not yet."""
+    key = key_of(plan, FORCE)
+    if (old := _old(plan, FORCE, "forcing", key)) is not None:
+        return old
+    reference = _calibrated(plan, limits, emit)
+    folder = open_folder(plan, FORCE, key, _place(plan), force_requests(plan, file))
+    words = ["--reference", str(reference), *limits.words()]
+    _measure(plan, FORCE, folder, words, _noting(plan, "forcing", key, emit))
+    return _end(plan, "forcing", key, folder, reference)
+
+
+def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path) -> None:
+    """Writes the job of a harness command (time, force, calibrate) into the new folder `to`, to be run elsewhere."""
+    kind = next(kind for kind in (TIME, FORCE, CALIBRATE) if kind.command == command)
+    wanted = {
+        TIME: lambda: time_requests(file, devices),
+        FORCE: lambda: force_requests(plan, file),
+        CALIBRATE: lambda: calibration_requests(plan, file),
+    }
+    make_folder(_of_stock(plan) if kind is CALIBRATE else plan, kind, to, wanted[kind]())
+
+
+def time_requests(file: Path | None, devices: int) -> Requests:
+    """Single requests for the longest campaign on so many devices."""
+    return Requests(file, "confirmation", devices * round(RESERVE * UNITS * HALF_REQUESTS))
+
+
+def force_requests(plan: Plan, file: Path | None) -> Requests:
+    """Sessions for both looks."""
+    return Requests(file, "force", LOOKS * _sessions(plan, LOOK_TOK), sessions=True, looks=LOOKS)
+
+
+def calibration_requests(plan: Plan, file: Path | None) -> Requests:
+    """Sessions that stock answers itself."""
+    return Requests(file, "development", _sessions(plan, CALIBRATION_TOK), sessions=True)
+
+
+def _of_stock(plan: Plan) -> Plan:
+    return replace(plan, arms=dict.fromkeys(("a", "b", "stock"), plan.arms["stock"]))
+
+
+def _sessions(plan: Plan, tokens: int) -> int:
+    """How many sessions say so many tokens, and enough to tell between sessions."""
+    return max(LOOK_SESSIONS, round(tokens / (SAID_SHARE * session_tok(plan.deployment))))
+
+
+def _place(plan: Plan) -> Path:
+    return plan.ledger.store.state / "campaigns"
+
+
+def _old(plan: Plan, kind: Kind, what: str, key: str) -> dict[str, Any] | None:
+    """The verdict that a key has for good; Missing where looks were taken whose samples are gone."""
+    held, folder = plan.ledger.held(what, key), _place(plan) / f"{key[:12]}{kind.suffix}"
+    if held.verdict is not None and held.closed:
+        sweep(folder)
+        return held.verdict
+    looked = held.looks and held.verdict is None
+    if looked and not (folder / "out" / "samples.jsonl").is_file():
+        raise Missing(
+            f"the {what} of this pair was looked at before, and its samples are not in '{folder}'",
+            "a look counts whatever came of it: bring the samples back, or change the system",
+        )
+    return None
+
+
+def _noting(plan: Plan, what: str, key: str, emit: Emit) -> Emit:
+    """Puts looks into the ledger before they are shown."""
+
+    def note(event: dict[str, Any]) -> None:
+        if event.get("look"):
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            phase = event.get("phase", "force")
+            look = {"phase": phase, "look": event["look"], "units": event.get("units", 0), "date": now}
+            plan.ledger.add_look(what, key, look)
+        emit(event)
+
+    return note
+
+
+def _measure(plan: Plan, kind: Kind, folder: Path, words: list[str], emit: Emit) -> None:
+    command = [kind.command, "--job", str(folder / "job.json"), "--out", str(folder / "out"), "--stream", *words]
+    with scratch() as passing, run_harness(plan.deployment, command, passing) as events:
+        for event in events:
+            emit(event)
+
+
+def _end(plan: Plan, what: str, key: str, folder: Path, reference: Path | None = None) -> dict[str, Any]:
+    verdict = finish(plan.ledger, plan.deployment, what, key, folder / "out" / "samples.jsonl", reference)
+    sweep(folder)
+    return verdict
+
+
+def _calibrated(plan: Plan, limits: Limits, emit: Emit) -> Path:
+    """The samples of stock's calibration for this deployment, stock, card and harness, measured now or before."""
+    own = replace(_of_stock(plan), seed=None)
+    key = key_of(own, CALIBRATE)
+    done = plan.ledger.store.state / "calibrations" / key[:12] / "calibration.json"
+    if not done.is_file():
+        file = plan.deployment.requests.get("file")
+        path = None if file is None else plan.deployment.folder / file
+        folder = open_folder(own, CALIBRATE, key, done.parent.parent, calibration_requests(plan, path))
+        _measure(plan, CALIBRATE, folder, limits.words(), emit)
+        kept = plan.ledger.keep_raw(folder / "out" / "samples.jsonl")
+        part = done.with_name(".calibration.json")
+        part.write_text(json.dumps({"v": 1, "kind": "calibration", "key": key, "samples": kept.name.partition(".")[0]}))
+        part.replace(done)
+        sweep(folder / "out")
+    held = read_json(done.read_bytes(), str(done))
+    kept = plan.ledger.raw(held["samples"])
+    if not kept.is_file():
+        raise Missing(
+            f"the samples of stock's calibration are not at '{kept}'", f"without '{done}' it is measured anew"
+        )
+    return kept

@@ -1,0 +1,208 @@
+"""A job and its samples as one tar: trees, requests and job go to a machine without git, samples come back.
+
+The same folder always makes the same bytes.  A tar may come from anywhere, so what it holds is read as data: plain
+files of a job and nothing else, under caps.  The harness that runs it is the one that is installed there.
+"""
+
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from spt.errors import Conflict, Missing, Usage
+from spt.formats import check, read_json
+
+__all__ = ["load_job", "pack", "unpack"]
+
+JOB, SAMPLES = "job.json", "out/samples.jsonl"
+MAX_FILES = 20_000
+MAX_BYTES = 4 * 2**30
+MAX_JOB_BYTES = 2**20
+_SAME = ("arms", "seed", "rule", "phase", "units", "deployment_digest")  # of two jobs that are one
+
+
+def load_job(path: Path) -> tuple[Path, dict[str, Any]]:
+    """(folder, job) of a job's folder or of its file; a job here keeps its files beside it."""
+    file = path / JOB if path.is_dir() else path
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise Missing(f"the job '{file}' cannot be read: {error.strerror}", "`spt job make` writes one") from None
+    job = _job(data, str(file))
+    return file.parent, job
+
+
+def _job(data: bytes, where: str) -> dict[str, Any]:
+    job: dict[str, Any] = read_json(data, where)
+    check(job, "job", where)
+    for name in (job["requests"], *(arm["dir"] for arm in job["arms"].values())):
+        if len(PurePosixPath(name).parts) != 1 or name in ("..", "out", JOB):
+            raise Usage(f"{where}: '{name}' does not lie beside the job")
+    return job
+
+
+# --- there ---
+
+
+def pack(path: Path, out: Path, *, samples: bool = False) -> None:
+    """Writes the tar of a job's folder: all that it needs, and the samples that there are; or, to go back, these alone.
+
+    Half a last line, which a run may be writing, stays behind.
+    """
+    folder, job = load_job(path)
+    names = [JOB] if samples else [JOB, job["requests"], *sorted({arm["dir"] for arm in job["arms"].values()})]
+    if samples and not (folder / SAMPLES).is_file():
+        raise Missing(f"there are no samples at '{folder / SAMPLES}'", "nothing was measured yet")
+    if (folder / SAMPLES).is_file():
+        names.append(SAMPLES)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=_parent(out)) as scratch:
+        part = Path(scratch) / "tar"
+        with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+            for file in (file for name in names for file in _files(folder / name)):
+                data = file.read_bytes()
+                inside = file.relative_to(folder).as_posix()
+                if inside == SAMPLES:
+                    data = data[: data.rfind(b"\n") + 1]
+                tar.addfile(_member(inside, data, file), io.BytesIO(data))
+        part.replace(out)
+
+
+def _parent(path: Path) -> Path:
+    if not path.parent.is_dir():
+        raise Usage(f"folder '{path.parent}' does not exist")
+    return path.parent
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        raise Usage(f"'{path}' is neither a plain file nor a folder")
+    if path.is_file():
+        yield path
+    else:
+        for inner in sorted(path.iterdir()):
+            yield from _files(inner)
+
+
+def _member(name: str, data: bytes, file: Path) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.size = len(data)
+    made.mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
+    return made  # time 0, owner 0, no names
+
+
+# --- and back ---
+
+
+def unpack(path: Path, to: Path, changes: dict[str, Any]) -> Path:
+    """Writes what a tar holds into the folder `to`, new or of the same job; returns its job's file.
+
+    changes: fields of the job's deployment, for where models and devices are on this machine.  Conflict where another
+    job lies there, or samples of which neither is the beginning of the other; then nothing is written.
+    """
+    _parent(to)
+    with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as scratch:
+        part = Path(scratch) / "job"
+        part.mkdir()
+        _extract(path, part)
+        _, job = load_job(part)
+        if to.exists():
+            _merge(part, job, to)
+        else:
+            _change(part / JOB, job, changes)
+            part.rename(to)
+            return to / JOB
+    if changes:
+        _change(to / JOB, load_job(to)[1], changes)
+    return to / JOB
+
+
+def _change(file: Path, job: dict[str, Any], changes: dict[str, Any]) -> None:
+    deployment = {**job["deployment"], **{name: value for name, value in changes.items() if name != "target"}}
+    if "target" in changes:
+        deployment["target"] = {**deployment["target"], "path": changes["target"]}
+    part = file.with_name(f".{file.name}")
+    part.write_text(json.dumps({**job, "deployment": deployment}, indent=1))
+    part.replace(file)
+
+
+def _extract(path: Path, to: Path) -> None:
+    try:
+        with tarfile.open(path, "r:") as tar:
+            left = MAX_BYTES
+            for number, member in enumerate(tar, 1):
+                _refuse_unsafe(path, member, number, left)
+                left -= member.size
+                _write(tar, member, to / member.name)
+            if not (to / JOB).is_file():
+                raise Usage(f"'{path}' holds no job")
+            _refuse_stray(path, to)
+    except tarfile.TarError as error:
+        raise Usage(f"'{path}' is not a whole tar: {error}") from error
+    except OSError as error:
+        if error.filename is None or Path(str(error.filename)) == path:
+            raise Missing(f"'{path}' cannot be read: {error.strerror or error}") from None
+        raise
+
+
+def _refuse_unsafe(path: Path, member: tarfile.TarInfo, number: int, left: int) -> None:
+    name = PurePosixPath(member.name)
+    if not member.isreg() or member.issparse():
+        raise Usage(f"'{path}' holds '{member.name}', which is not a plain file")
+    unsafe = name.is_absolute() or ".." in name.parts or not name.parts or "\\" in member.name or "\0" in member.name
+    if unsafe or str(name) != member.name or any(part.lower() == ".git" for part in name.parts):
+        raise Usage(f"'{path}' holds the unsafe path '{member.name}'")
+    cap = MAX_JOB_BYTES if member.name == JOB else left
+    if member.size > cap or number > MAX_FILES:
+        raise Usage(f"'{path}' holds more than a job may: {MAX_FILES} files of {MAX_BYTES >> 30} GiB together")
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, to: Path) -> None:
+    # The folder is ours and holds no link, so no component can lead outside.
+    source = tar.extractfile(member)
+    assert source is not None  # a plain file
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with to.open("xb") as file:
+            shutil.copyfileobj(source, file)
+    except (FileExistsError, NotADirectoryError):
+        raise Usage(f"the tar holds '{member.name}' twice, or as file and folder") from None
+    to.chmod(0o755 if member.mode & 0o100 else 0o644)
+
+
+def _refuse_stray(path: Path, folder: Path) -> None:
+    """Nothing but the job's own files came."""
+    _, job = load_job(folder)
+    rooms = {JOB, job["requests"], "out", *(arm["dir"] for arm in job["arms"].values())}
+    for file in _files(folder):
+        inside = file.relative_to(folder).as_posix()
+        if inside.split("/")[0] not in rooms or (inside.startswith("out/") and inside != SAMPLES):
+            raise Usage(f"'{path}' holds '{inside}', which is no part of its job")
+
+
+def _merge(part: Path, job: dict[str, Any], to: Path) -> None:
+    """Takes over files that are not there yet, and samples that go on where those that are there end."""
+    _, held = load_job(to)
+    if differing := [name for name in _SAME if job.get(name) != held.get(name)]:
+        raise Conflict(f"'{to}' holds another job: its '{differing[0]}' differs", "give another folder")
+    new = [file for file in _files(part) if file.relative_to(part).as_posix() not in (JOB, SAMPLES)]
+    for file in new:
+        there = to / file.relative_to(part)
+        if there.exists() and there.read_bytes() != file.read_bytes():
+            raise Conflict(f"'{there}' is not what the tar holds", "give another folder")
+    came = (part / SAMPLES).read_bytes() if (part / SAMPLES).is_file() else b""
+    here = (to / SAMPLES).read_bytes() if (to / SAMPLES).is_file() else b""
+    here = here[: here.rfind(b"\n") + 1]
+    if not came.startswith(here) and not here.startswith(came):
+        raise Conflict(f"'{to / SAMPLES}' and the tar were measured apart", "give another folder")
+    for file in new:
+        there = to / file.relative_to(part)
+        if not there.exists():
+            there.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(there)
+    if len(came) > len(here):
+        (to / SAMPLES).parent.mkdir(exist_ok=True)
+        (part / SAMPLES).replace(to / SAMPLES)

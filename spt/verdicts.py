@@ -1,0 +1,183 @@
+"""The ledger of verdicts, `refs/spt/verdicts`: what was looked at and what came of it, one JSON file a key.
+
+Every look and every verdict is a commit of its own, so nothing that was seen can be unseen.  Samples are too large
+for git: they lie compressed below the git common directory, named by their digest, and the ledger names them.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spt.errors import Missing, Usage
+from spt.formats import canonical, check, read_json
+from spt.git.message import TOOL
+from spt.git.objects import FILE, State
+from spt.git.store import Store
+from spt.git.tree import splice, walk
+
+__all__ = ["LEDGER", "OPEN", "Held", "Ledger", "named"]
+
+LEDGER = "refs/spt/verdicts"
+# Answers that leave a key open: nothing was learnt of the candidate, or too little to accept anything.
+OPEN = ("refused", "smoke")
+KINDS = ("timing", "forcing")
+
+
+def named(identity: Mapping[str, Any]) -> str:
+    """The key of what a verdict is of, as the harness computes it (docs/judge.md)."""
+    return hashlib.sha256(canonical(identity).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the ledger knows of one key: the looks that were taken, and the verdict once there is one."""
+
+    what: str
+    key: str
+    looks: tuple[dict[str, Any], ...] = ()
+    verdict: dict[str, Any] | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether this key has its answer for good."""
+        return self.verdict is not None and self.verdict["answer"] not in OPEN
+
+    @property
+    def path(self) -> str:
+        return f"{self.what}/{self.key}.json"
+
+    def record(self) -> dict[str, Any]:
+        fields = {"what": self.what, "key": self.key, "looks": list(self.looks), "verdict": self.verdict}
+        return {"v": 1, "kind": "ledger", **fields}
+
+
+class Ledger:
+    """The verdicts of one repository."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @classmethod
+    def find(cls, path: Path) -> "Ledger":
+        """The ledger of the repository that `path` lies in; Usage where it lies in none."""
+        try:
+            return cls(Store.find(path))
+        except Usage as error:
+            problem = f"verdicts are kept in a git repository: {error.message}"
+            raise Usage(problem, error.hint) from error
+
+    # Reading.
+
+    def held(self, what: str, key: str) -> Held:
+        """What is known of a key: nothing at all where it was never judged."""
+        tree = self._tree()
+        state = None if tree is None else self.store.objects.lookup(tree, f"{what}/{key}.json")
+        return Held(what, key) if state is None else self._read(what, key, state)
+
+    def all(self) -> list[Held]:
+        """Everything that is known, by kind and key."""
+        tree = self._tree()
+        found = []
+        for path, state in [] if tree is None else walk(self.store.objects, tree):
+            what, _, name = path.partition("/")
+            found.append(self._read(what, name.removesuffix(".json"), state))
+        return found
+
+    def passing(self, timing: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The forcing verdict that accepted the very system that a timing verdict is of, on the same card.
+
+        It is of the timed units themselves, or of the system against stock.
+        """
+        for identity in (timing["of"], {**timing["of"], "b": timing["stock"]}):
+            verdict = self.held("forcing", named(identity)).verdict
+            if verdict is not None and verdict["answer"] == "accept" and verdict["stock"] == timing["stock"]:
+                return verdict
+        return None
+
+    def _tree(self) -> str | None:
+        tip = self.store.reference(LEDGER)
+        return None if tip is None else self.store.objects.commit(tip).tree
+
+    def _read(self, what: str, key: str, state: State) -> Held:
+        where = f"{LEDGER}:{what}/{key}.json"
+        value = read_json(self.store.objects.blob(state.oid), where)
+        check(value, "ledger", where)
+        verdict = value["verdict"]
+        stated = [(value["what"], value["key"])]
+        if verdict is not None:
+            stated += [(verdict["what"], verdict["key"]), (what, named(verdict["of"]))]
+        if any(one != (what, key) for one in stated):
+            raise Usage(f"{where}: what it holds is of another key")
+        return Held(what, key, tuple(value["looks"]), verdict)
+
+    # Writing.
+
+    def add_look(self, what: str, key: str, look: Mapping[str, Any]) -> None:
+        """Appends a look, once a phase and number; after an open verdict it belongs to a new run."""
+        with self.store.locked():
+            held = self.held(what, key)
+            if held.closed:
+                raise Usage(f"the {what} of '{key[:12]}' has its verdict: there is nothing to look at")
+            looks = held.looks if held.verdict is None else ()
+            if not any((one["phase"], one["look"]) == (look["phase"], look["look"]) for one in looks):
+                self._put(Held(what, key, (*looks, dict(look))), f"{what}: look {look['look']} at {look['phase']}")
+
+    def add(self, verdict: Mapping[str, Any]) -> dict[str, Any]:
+        """Appends a verdict; returns the one that the key has now, which is the old one where it was closed."""
+        if verdict["key"] != named(verdict["of"]):
+            raise Usage(f"the verdict '{verdict['key'][:12]}' is not of what it says")
+        what, key = verdict["what"], verdict["key"]
+        with self.store.locked():
+            held = self.held(what, key)
+            if held.verdict is not None and held.closed:
+                return held.verdict
+            self._put(Held(what, key, held.looks, dict(verdict)), f"{what}: {verdict['answer']}")
+            return dict(verdict)
+
+    def _put(self, held: Held, subject: str) -> None:
+        objects, tip = self.store.objects, self.store.reference(LEDGER)
+        record = held.record()
+        check(record, "ledger", held.path)
+        data = json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+        tree = splice(objects, self._tree(), {held.path: State(FILE, objects.add_blob(data))})
+        message = f"{subject}\n\nSpt-Key: {held.key}\n"
+        now = TOOL._replace(time_s=int(time.time()))
+        self.store.stage(LEDGER, objects.add_commit(tree, [] if tip is None else [tip], now, message))
+        self.store.publish("spt verdict")
+
+    # Samples.
+
+    def raw(self, digest: str) -> Path:
+        """Where the samples with this digest lie, if they are here."""
+        return self.store.state / "raw" / f"{digest}.jsonl.gz"
+
+    def keep_raw(self, samples: Path) -> Path:
+        """Keeps a file of samples, compressed, under the digest of its lines; half a last line is left out."""
+        try:
+            data = samples.read_bytes()
+            data = gzip.decompress(data) if samples.suffix == ".gz" else data
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise Usage(f"the samples '{samples}' are not whole: {error}") from error
+        except FileNotFoundError:
+            raise Missing(f"there are no samples at '{samples}'") from None
+        data = data[: data.rfind(b"\n") + 1]
+        kept = self.raw(hashlib.sha256(data).hexdigest())
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=kept.parent, prefix=".", delete=False) as file:
+                try:
+                    file.write(gzip.compress(data, 6, mtime=0))
+                    file.flush()
+                    os.fsync(file.fileno())
+                    Path(file.name).replace(kept)
+                except BaseException:
+                    Path(file.name).unlink(missing_ok=True)
+                    raise
+        return kept

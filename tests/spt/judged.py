@@ -1,0 +1,107 @@
+"""A deployment repository whose engine is the fake one, and made-up verdicts on its systems."""
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from spt.verdicts import named
+from tests.harness import campaigns, toys
+from tests.spt.toys import make_root, spt
+
+ROOT = Path(__file__).parents[2]
+ENGINE = ROOT / "tests/fakes/engine.py"
+FAST = {"step_ms": "0", "prefill_ms": "0", "stop_rate": "0"}
+
+
+def fake_options():
+    """What the fake engine declares, as an options file of a system tree."""
+    spec = importlib.util.spec_from_file_location("fake_engine", ENGINE)
+    engine = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(engine)
+    kinds = {int: "int", float: "float"}
+    return "".join(
+        f'[{name}]\ntype = "{kinds[type(default)]}"\ndefault = {default}\nmeaning = "{meaning}"\n'
+        for name, (default, _, meaning) in engine.OPTIONS.items()
+    )
+
+
+def ids(path, count, tokens):
+    """Writes requests of bare ids."""
+    rng = random.Random(count)
+    rows = [
+        {"id": f"r{number}", "ids": [rng.randrange(3, 600) for _ in range(5)], "max_tokens": tokens}
+        for number in range(count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def make_deployment(folder):
+    """A deployment repository in `folder`, with option files `fast` and `far`, and requests for both judgements."""
+    root = make_root(folder / "root")
+    (root / "stock/options/fake.toml").write_text(fake_options())
+    toys.write_folder(toys.FAMILIES["smollm"], folder / "model")
+    made = folder / "deployment"
+    assert spt("init", made, "--from", root, cwd=folder).code == 0
+    with (made / ".git/info/exclude").open("a") as file:
+        file.write("/*.yaml\n/*.jsonl\n")
+    for name, more in (("fast", {}), ("far", {"far": "0.02", "tau": "8"}), ("seed", {"seed": "5"})):
+        (made / f"{name}.yaml").write_text(json.dumps(FAST | more))
+    ids(made / "many.jsonl", 2000, 2)
+    ids(made / "few.jsonl", 12, 60)
+    value = {
+        "spt": "1",
+        "name": "toy",
+        "target": {"path": "../model"},
+        "dtype": "float32",
+        "mode": "exact",
+        "context": "512",
+        "engine": {"kind": "command", "command": [sys.executable, "-P", "-s", str(ENGINE)]},
+        "requests": {"file": "few.jsonl"},
+    }
+    (made / "deployment.yaml").write_text(json.dumps(value))
+    return made
+
+
+def harness(*arguments):
+    """What a command of the harness prints, read."""
+    command = [sys.executable, "-P", "-s", "-m", "harness", *map(str, arguments)]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+def made_up_samples(folder, to, gain):
+    """Samples of a campaign of stock@fast.yaml against stock on this very machine, with a gain that a test wants."""
+    job_folder = to.parent / f"{to.name}-job"
+    made = spt("job", "make", "time", "stock@fast.yaml", "-o", job_folder, "--requests", "few.jsonl", cwd=folder)
+    assert made.code == 0, made.err
+    job = json.loads((job_folder / "job.json").read_text())
+    of = harness("key", "--job", job_folder / "job.json")["of"]
+    arms = {name: {"tree": arm["tree"], "options": arm["options"]} for name, arm in job["arms"].items()}
+    campaign, card = campaigns.head(**arms)
+    campaign |= {"deployment": job["deployment_digest"], "seed": job["seed"]}
+    card["card"] = {**of["card"], "harness": of["harness"], "date": "2026-11-30T12:00:00+00:00", "sandbox": "made up"}
+    lines = [campaign, card, *campaigns.timed_campaign(5, 10, gain=gain)[2:]]
+    return campaigns.write(to, lines)
+
+
+def forcing(timing, answer="accept", **of):
+    """A forcing verdict on the system of a timing verdict, or on what is said to differ from it."""
+    identity = {**timing["of"], "b": timing["stock"], **of}
+    numbers = {"gain": None, "interval": None, "noise": None, "threshold": None, "mismatch": 0.01, "events": 0}
+    numbers |= {"stock_mismatch": 0.01, "excess": {"value": 0.0, "lower": -0.002, "upper": 0.002}, "sessions": 110}
+    numbers |= {"look": 1, "needed_tok": 0, "looped_tok": 300, "buckets": [], "uncovered": [], "event_tests": []}
+    numbers |= {"audit": [], "malformed": []}
+    return {
+        **{name: timing[name] for name in ("v", "kind", "rule", "stock", "samples", "date")},
+        **numbers,
+        "key": named(identity),
+        "of": identity,
+        "what": "forcing",
+        "answer": answer,
+        "reason": "made up",
+        "units": 10,
+        "tokens": 60_000,
+    }

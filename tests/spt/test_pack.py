@@ -1,0 +1,208 @@
+"""`spt job pack|unpack`: the same bytes for the same job, and nothing of a tar but a job's own plain files."""
+
+import io
+import json
+import shutil
+import tarfile
+
+import pytest
+
+from spt.errors import Conflict, Missing, Usage
+from spt.pack import MAX_JOB_BYTES, pack, unpack
+from tests.spt.judged import made_up_samples, make_deployment
+from tests.spt.toys import errors_well, spt
+
+TREE = "a" * 40
+JOB = {
+    "v": 1,
+    "kind": "job",
+    "arms": {"a": {"dir": "a", "tree": TREE, "options": {}}, "b": {"dir": "b", "tree": TREE, "options": {}}},
+    "deployment": {"target": {"path": "/here/model", "widen": 1, "jitter": 0}, "drafter": None, "device": "cpu"},
+    "requests": "requests.jsonl",
+    "seed": 1,
+    "rule": "paired-1",
+    "phase": "screen",
+    "units": 0,
+}
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job's folder with half a line of samples at its end, and what an engine prepared."""
+    folder = tmp_path / "job"
+    for arm in "ab":
+        (folder / arm / "stock").mkdir(parents=True)
+        (folder / arm / "stock" / "engine.py").write_text(f"arm = '{arm}'\n")
+    (folder / "a" / "stock" / "run").write_text("#!/bin/sh\n")
+    (folder / "a" / "stock" / "run").chmod(0o755)
+    (folder / "out" / "prepared").mkdir(parents=True)
+    (folder / "out" / "prepared" / "large").write_bytes(b"0" * 1000)
+    (folder / "out" / "samples.jsonl").write_text('{"one": 1}\n{"two"')
+    (folder / "requests.jsonl").write_text('{"id": "r", "ids": [5]}\n')
+    (folder / "job.json").write_text(json.dumps(JOB))
+    return folder
+
+
+def files(folder):
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mode & 0o777)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_there_and_back(job, tmp_path):
+    """A job comes out as it went in, whole lines of samples with it, and where its models are is told on the way."""
+    pack(job, tmp_path / "there.tar")
+    file = unpack(tmp_path / "there.tar", tmp_path / "other", {"target": "/there/model", "device": "cuda:0"})
+    came = files(file.parent)
+    deployment = json.loads(file.read_text())["deployment"]
+
+    assert set(came) == {*(name for name in files(job) if "prepared" not in name)}
+    assert came["a/stock/run"] == (b"#!/bin/sh\n", 0o755)
+    assert came["b/stock/engine.py"] == (b"arm = 'b'\n", 0o644)
+    assert came["out/samples.jsonl"][0] == b'{"one": 1}\n'
+    assert deployment == {"target": {"path": "/there/model", "widen": 1, "jitter": 0}, "drafter": None} | {
+        "device": "cuda:0"
+    }
+
+    with (file.parent / "out" / "samples.jsonl").open("a") as samples:
+        samples.write('{"two": 2}\n')
+    pack(file, tmp_path / "back.tar", samples=True)
+    with tarfile.open(tmp_path / "back.tar") as tar:
+        assert tar.getnames() == ["job.json", "out/samples.jsonl"]
+    unpack(tmp_path / "back.tar", job, {})
+    assert (job / "out" / "samples.jsonl").read_text() == '{"one": 1}\n{"two": 2}\n'
+    assert json.loads((job / "job.json").read_text()) == JOB
+    unpack(tmp_path / "there.tar", job, {})  # older samples take nothing back
+    assert (job / "out" / "samples.jsonl").read_text() == '{"one": 1}\n{"two": 2}\n'
+
+
+def test_the_same_folder_makes_the_same_bytes(job, tmp_path):
+    """Neither time, owner nor the order of the folder shows in a tar."""
+    pack(job, tmp_path / "one.tar")
+    copy = tmp_path / "copy"
+    for name in ("out", "requests.jsonl", "b", "a", "job.json"):
+        source = job / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, copy_function=shutil.copyfile)
+        else:
+            shutil.copyfile(source, copy / name)
+    (copy / "a" / "stock" / "run").chmod(0o700)
+    pack(copy / "job.json", tmp_path / "two.tar")
+
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
+
+
+def test_another_job_is_a_conflict(job, tmp_path):
+    """Samples that were measured apart, other files and another job leave the folder as it is."""
+    pack(job, tmp_path / "job.tar")
+    before = files(job)
+    for path, text in (
+        ("job.json", json.dumps({**JOB, "seed": 2})),
+        ("b/stock/engine.py", "other\n"),
+        ("out/samples.jsonl", '{"other": 1}\n'),
+    ):
+        (job / path).write_text(text)
+        changed = files(job)
+        with pytest.raises(Conflict):
+            unpack(tmp_path / "job.tar", job, {"device": "cuda"})
+        assert files(job) == changed
+        (job / path).write_bytes(before[path][0])
+
+
+def member(name, data=b"", **fields):
+    made = tarfile.TarInfo(name)
+    made.size = len(data)
+    for field, value in fields.items():
+        setattr(made, field, value)
+    return made, data
+
+
+HOSTILE = {
+    "absolute": [member("/etc/x", b"x")],
+    "outside": [member("../x", b"x")],
+    "outside below": [member("a/../../x", b"x")],
+    "backslash": [member("a\\..\\x", b"x")],
+    "dot": [member("./a/x", b"x")],
+    "git": [member("a/.git/config", b"x")],
+    "git in capitals": [member("a/.GIT/config", b"x")],
+    "link": [member("a/x", type=tarfile.SYMTYPE, linkname="/etc")],
+    "link, then through it": [member("a/x", type=tarfile.SYMTYPE, linkname="/tmp"), member("a/x/y", b"x")],
+    "hard link": [member("a/x", type=tarfile.LNKTYPE, linkname="job.json")],
+    "device": [member("a/x", type=tarfile.CHRTYPE)],
+    "fifo": [member("a/x", type=tarfile.FIFOTYPE)],
+    "folder": [member("a/x", type=tarfile.DIRTYPE)],
+    "twice": [member("a/x", b"1"), member("a/x", b"2")],
+    "file and folder": [member("a/x", b"1"), member("a/x/y", b"2")],
+    "stray": [member("harness/__main__.py", b"x")],
+    "stray beside samples": [member("out/prepared/a/prepared.json", b"{}")],
+    "huge job": [member("job.json", b" " * (MAX_JOB_BYTES + 1))],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_tars_are_refused_whole(name, job, tmp_path):
+    """Links, devices, paths that lead outside, files of no job, doubles and what is too large: nothing is written."""
+    path, room = tmp_path / "hostile.tar", tmp_path / "room"
+    room.mkdir()
+    with tarfile.open(path, "w") as tar:
+        for made, data in [member("job.json", json.dumps(JOB).encode()), *HOSTILE[name]]:
+            tar.addfile(made, io.BytesIO(data))
+    with pytest.raises(Usage):
+        unpack(path, room / "job", {})
+
+    assert list(room.iterdir()) == []
+
+
+def test_a_size_that_is_only_claimed(tmp_path):
+    """A header that claims more than there is, or more than may be, is refused before it is read."""
+    made, _ = member("a/huge")
+    made.size = 2**40
+    (tmp_path / "bomb.tar").write_bytes(made.tobuf() + bytes(1024))
+    (tmp_path / "cut.tar").write_bytes(member("job.json", b"x" * 2000)[0].tobuf() + b"x" * 100)
+    (tmp_path / "none.tar").write_bytes(b"no tar at all" * 100)
+    for name in ("bomb", "cut", "none"):
+        with pytest.raises(Usage):
+            unpack(tmp_path / f"{name}.tar", tmp_path / "job", {})
+    with pytest.raises(Missing):
+        unpack(tmp_path / "absent.tar", tmp_path / "job", {})
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize("place", ["../up", "/etc", "a/b", "out", "job.json"])
+def test_a_job_that_names_files_elsewhere_is_refused(place, job, tmp_path):
+    """A job carries what lies beside it, so that packing one takes nothing else along."""
+    (job / "job.json").write_text(json.dumps({**JOB, "requests": place}))
+    with pytest.raises(Usage, match="beside the job"):
+        pack(job, tmp_path / "job.tar")
+    assert not (tmp_path / "job.tar").exists()
+
+
+def test_links_are_not_packed(job, tmp_path):
+    """A tree with a link in it is no job."""
+    (job / "a" / "link").symlink_to("/etc/hostname")
+    with pytest.raises(Usage, match="plain file"):
+        pack(job, tmp_path / "job.tar")
+
+
+def test_commands(tmp_path):
+    """A job goes to another machine and its samples come back into the ledger."""
+    folder = make_deployment(tmp_path)
+    samples = made_up_samples(folder, tmp_path / "measured.jsonl", 0.05)
+    made = tmp_path / "measured.jsonl-job"
+    assert spt("job", "pack", made, "-o", "there.tar", cwd=tmp_path).code == 0
+    came = spt("job", "unpack", "there.tar", "--target", "model", "--device", "cpu", cwd=tmp_path)
+    assert came.out == f"{tmp_path / 'there' / 'job.json'}\n"
+    assert json.loads((tmp_path / "there/job.json").read_text())["deployment"]["target"]["path"] == str(
+        tmp_path / "model"
+    )
+    (tmp_path / "there" / "out").mkdir()
+    shutil.copyfile(samples, tmp_path / "there" / "out" / "samples.jsonl")
+    assert spt("job", "pack", "there", "--samples", "-o", "back.tar", cwd=tmp_path).code == 0
+    assert spt("job", "unpack", "back.tar", made, cwd=tmp_path).code == 0
+    added = spt("verdict", "add", made / "out" / "samples.jsonl", cwd=folder)
+
+    assert (added.code, added.out.partition(":")[0]) == (0, "promote")
+    assert errors_well(spt("job", "pack", "nowhere", "-o", "x.tar", cwd=tmp_path), 4, "nowhere")
+    assert errors_well(spt("job", "make", "time", "-o", made, cwd=folder), 2, "new folder")
