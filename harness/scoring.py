@@ -15,12 +15,12 @@ from typing import Any
 from harness.arena import Arena, open_arena
 from harness.client import Engine, Start
 from harness.conversation import converse
-from harness.errors import Crashed, EngineError, HarnessError, Hung, Refused
+from harness.errors import Crashed, EngineError, HarnessError, Hung, Refused, Violation
 from harness.request import Request
 from harness.samples import Line, Samples, Unit, read
 from harness.scored import SYSTEM_PHASES, Event, unchecked
 from harness.verdict import forcing_verdict
-from harness.wire import Sampling, Scores
+from harness.wire import Ready, Sampling, Scores
 
 __all__ = ["calibrate", "force"]
 
@@ -115,8 +115,13 @@ class _Work:
         if not left:
             return True
         asked = arena.asked(side.phase)
+        trusted = None if side.arm == "stock" else self._model()
+        number = left[0]
         try:
             with arena.engine(side.arm) as (engine, ready):
+                # What ends an answer or a session is not the candidate's to say: it could keep answers short.
+                if trusted is not None and not ready.same_model(trusted):
+                    raise Violation("the engine tells another vocabulary, context or stop ids than stock")
                 stop_ids = arena.stop_ids(ready)
                 for number in left:
                     for request in (each for each in units[number] if each.id not in asked):
@@ -136,6 +141,11 @@ class _Work:
             self.emit({"event": "void", "unit": number, "cause": cause, "reason": error.message})
             return False
         return True
+
+    def _model(self) -> Ready:
+        """What trusted stock says of the model."""
+        with self.arena.engine("stock") as (_, ready):
+            return ready
 
     def _keep(self, number: int, request: Request, talk: Iterator[tuple[Any, Any]]) -> None:
         """Writes the answers of one request, whole or not at all."""
