@@ -12,18 +12,18 @@ from tests.cheats.system import DEVELOPMENT, EOS, Cheat, Files, extended
 # --- clocks and work that is moved ---
 
 
-def slow_step(files: Files, step_s: float = 0.004) -> Files:
+def slow_step(files: Files, step_s: float) -> Files:
     """No cheat: a system whose passes take a known time, so that clocks can be compared."""
     code = f"""
 import time as _time
-def _slow(step):
-    def slow(self):
+def _slow(draft):
+    def slow(self, contexts):
         _time.sleep({step_s})
-        return step(self)
+        return draft(self, contexts)
     return slow
-Engine.step = _slow(Engine.step)
+Engine._draft = _slow(Engine._draft)
 """
-    return extended(files, "stock/engine.py", code, "Engine.step")
+    return extended(files, "stock/engine.py", code, "Engine._draft")
 
 
 def patched_clock(files: Files) -> Files:
@@ -63,50 +63,56 @@ Worker._done = _deferring(Worker._done)
     return extended(files, "stock/worker.py", code, "Worker._done")
 
 
-def left_running(files: Files) -> Files:
-    """A process and a thread that go on for ever, in a session of their own where that is possible."""
-    code = """
-import os as _os
-def _leave():
-    if _os.fork() == 0:
+# Takes a name by which the test finds it, and goes on for ever in a session and without a parent of its own.
+DAEMON = """
+import ctypes as _ctypes, os as _os
+def _leave(name):
+    _ctypes.CDLL(None).prctl(15, name.encode())
+    child = _os.fork()
+    if child == 0:
         _os.setsid()
         if _os.fork() == 0:
+            _os.closerange(0, 256)
             while True:
                 sum(range(1000))
         _os._exit(0)
-    threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(int, 1)], daemon=True).start()
+    _os.waitpid(child, 0)
+"""
+
+
+def left_running(name: str) -> Cheat:
+    """A process and a thread that go on while the other arm is timed."""
+
+    def leaving(files: Files) -> Files:
+        code = f"""{DAEMON}
 def _leaving(load):
     def leaving(self, line):
+        _leave({name!r})
+        threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(int, 1)], daemon=True).start()
         load(self, line)
-        _leave()
     return leaving
 Worker._load = _leaving(Worker._load)
 """
-    return extended(files, "stock/worker.py", code, "Worker._load")
+        return extended(files, "stock/worker.py", code, "Worker._load")
+
+    return leaving
 
 
-def daemon_of_prepare(files: Files) -> Files:
+def daemon_of_prepare(name: str) -> Cheat:
     """`prepare` leaves a process behind that is meant to slow the current best."""
-    code = """
-import os as _os
+
+    def leaving(files: Files) -> Files:
+        code = f"""{DAEMON}
 def _leaving(prepare_):
     def leaving(settings, folder):
-        if _os.fork() == 0:
-            _os.setsid()
-            if _os.fork() == 0:
-                for _fd in range(3, 64):
-                    try:
-                        _os.close(_fd)
-                    except OSError:
-                        pass
-                while True:
-                    sum(range(1000))
-            _os._exit(0)
+        _leave({name!r})
         return prepare_(settings, folder)
     return leaving
 prepare = _leaving(prepare)
 """
-    return extended(files, "stock/prepare.py", code, "prepare")
+        return extended(files, "stock/prepare.py", code, "prepare")
+
+    return leaving
 
 
 # --- answers that were known before ---
@@ -385,9 +391,8 @@ choose = _other(choose)
     return other
 
 
-late_bias = choosing("logits[position >= 2048, 7] += 2.0")
+late_bias = choosing("logits[position >= 2048, 7] += 1.0")
 masked_eos = choosing(f"logits[:, {EOS}] = float('-inf')")
-eager_eos = choosing(f"logits[:, {EOS}] += 2.0")
 
 
 def early_eos(files: Files) -> Files:
@@ -406,14 +411,14 @@ Engine._emit = _ending(Engine._emit)
 
 
 def int8_weights(files: Files) -> Files:
-    """Every matrix of the target in eight bits, one scale a tensor."""
+    """Every matrix of the target's layers in eight bits, one scale a row."""
     code = """
 def _eight_bits(read):
     def eight_bits(settings):
         made = read(settings)
         for name, weight in made.weights.items():
-            if weight.dim() == 2 and name != "embed":
-                scale = weight.abs().max() / 127
+            if weight.dim() == 2 and name.startswith("layers."):
+                scale = weight.abs().amax(1, keepdim=True) / 127
                 made.weights[name] = (weight / scale).round().to(torch.int8).to(weight.dtype) * scale
         return made
     return eight_bits
@@ -440,6 +445,16 @@ def _looping(step):
 Engine.step = _looping(Engine.step)
 """
     return extended(files, "stock/engine.py", code, "Engine.step", "Progress")
+
+
+def failing_load(files: Files) -> Files:
+    """No cheat but a fault: it ends while it loads."""
+    code = """
+def _failing(self, line):
+    os._exit(9)
+Worker._load = _failing
+"""
+    return extended(files, "stock/worker.py", code, "Worker._load")
 
 
 def lying_ready(files: Files) -> Files:

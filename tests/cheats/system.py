@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.job import Deployment
 from harness.sandbox import Enclosure, find_bubblewrap
 from harness.tree import tree_id
 from harness.wire import Generate, Sampling, Settings, Target
-from tests.stock.tiny import drafter_config, target_config, write_drafter, write_target
+from tests.stock.tiny import drafter_config, target_config, target_weights, write_drafter, write_target
 
 ROOT = Path(__file__).parents[2]
 EOS = 2
@@ -65,10 +66,15 @@ def _find(tree: ast.Module, name: str, path: str) -> None:
 # --- models, requests, enclosures ---
 
 
-def write_models(folder: Path) -> tuple[Path, Path]:
-    """A random Llama-like target and its drafter."""
+def write_models(folder: Path, common: float = 0.0) -> tuple[Path, Path]:
+    """A random Llama-like target and its drafter.
+
+    common: size of a part that all rows of the head share; it moves all logits alike, and makes BF16 round them more.
+    """
     config = target_config("llama", num_hidden_layers=2, max_position_embeddings=4096, vocab_size=VOCABULARY)
-    return write_target(folder / "target", config), write_drafter(folder / "drafter", drafter_config(config))
+    weights = target_weights(config)
+    weights["lm_head.weight"] += common * weights["lm_head.weight"][:1].clone()
+    return write_target(folder / "target", config, weights), write_drafter(folder / "drafter", drafter_config(config))
 
 
 def prompts(seed: int, count: int, tokens: int = 12) -> list[list[int]]:
@@ -98,6 +104,15 @@ def enclosure(models: tuple[Path, Path | None], **changes: object) -> Enclosure:
     return Enclosure(find_bubblewrap(), MEMORY_BYTES, **{"pids": 256, "reads": reads, **changes})
 
 
+def deployment_of(models: tuple[Path, Path | None]) -> Deployment:
+    """As the judge reads it from a job."""
+    target, drafter = models
+    told = None if drafter is None else str(drafter)
+    return Deployment(
+        Target(str(target)), told, Sampling(1.0), "float32", "fast", "cpu", {"kind": "stock"}, CONTEXT_TOK, 1
+    )
+
+
 def write_job(
     folder: Path, arms: dict[str, Path], models: tuple[Path, Path | None], rows: list[dict], **changes
 ) -> Path:
@@ -111,7 +126,7 @@ def write_job(
         "drafter": None if drafter is None else {"path": str(drafter)},
         "sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "seed": 5},
         "dtype": changes.pop("dtype", "float32"),
-        "mode": "fast",
+        "mode": changes.pop("mode", "fast"),
         "device": "cpu",
         "engine": {"kind": "stock"},
         "context": CONTEXT_TOK,

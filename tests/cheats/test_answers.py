@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import Usage, Violation
-from harness.job import Arm, Deployment
+from harness.job import Arm
 from harness.prepared import Store, fill, stored
 from harness.tree import tree_id
-from harness.wire import Generate, Sampling, Target
+from harness.wire import Generate
 from spt import deployment
 from tests.cheats import catalogue, system
 from tests.cheats.conftest import fresh
@@ -35,13 +35,6 @@ def wires(asked: list[Generate]) -> list[dict]:
 def again(engine, asked: list[Generate]):
     """The naive judge's measure: known requests, once more."""
     return [engine.generate(dataclasses.replace(each, id=f"{each.id}+")) for each in asked]
-
-
-def deployment_of(models) -> Deployment:
-    target, drafter = models
-    return Deployment(
-        Target(str(target)), str(drafter), Sampling(1.0), "float32", "fast", "cpu", {"kind": "stock"}, 256, 1
-    )
 
 
 def test_in_process_cache(runner, cheating, known):
@@ -86,7 +79,7 @@ def test_cache_in_prepare(runner, cheating, known, models, tmp_path):
     asked, said = known
     folder = cheating(catalogue.hidden_in_prepare(wires(asked), said))
     arm = Arm(folder, tree_id(folder), {})
-    store = fill(arm, deployment_of(models), tmp_path / "store", system.enclosure(models), 8 << 20)
+    store = fill(arm, system.deployment_of(models), tmp_path / "store", system.enclosure(models), 8 << 20)
     with runner.open(folder, prepared=str(store.files)) as engine:
         naive = again(engine, asked)
         runner.judged(engine, fresh(3, 2))
@@ -95,7 +88,7 @@ def test_cache_in_prepare(runner, cheating, known, models, tmp_path):
     with pytest.raises(Violation, match="has changed"):
         store.check()  # it has learnt two answers more
 
-    store = fill(arm, deployment_of(models), tmp_path / "other", system.enclosure(models), 8 << 20)
+    store = fill(arm, system.deployment_of(models), tmp_path / "other", system.enclosure(models), 8 << 20)
     with runner.enclosed(folder, store) as engine:
         judged = runner.judged(engine, fresh(3, 6))
     assert hits(judged) == 0
@@ -189,4 +182,4 @@ def test_link_to_the_requests(stock, models, tmp_path):
     assert Path(folder / "stock" / "cache.md").read_text() == "sealed\n"
 
     with pytest.raises(Usage, match="neither a plain file nor a folder"):
-        stored(arm, deployment_of(models), tmp_path / "store", system.enclosure(models))
+        stored(arm, system.deployment_of(models), tmp_path / "store", system.enclosure(models))
