@@ -7,7 +7,7 @@ own head, and with another chunk length.  All of it is in `DIR/samples.jsonl`, a
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from harness.arena import Arena, open_arena
 from harness.client import Engine, Start
 from harness.conversation import converse
 from harness.errors import Crashed, EngineError, HarnessError, Hung, Refused, Violation
+from harness.forcing import Limits
 from harness.request import Request
 from harness.samples import Line, Samples, Unit, read
 from harness.scored import SYSTEM_PHASES, Event, unchecked
@@ -54,8 +55,12 @@ def force(
     *,
     sandbox: bool = True,
     start: Start = Engine.start,
+    limits: Limits = Limits(),
 ) -> dict[str, Any]:
-    """The verdict on arm `a`, against what stock's calibration in the file `reference` says of stock."""
+    """The verdict on arm `a`, against what stock's calibration in the file `reference` says of stock.
+
+    `limits` are the judge's own; smaller ones are for tests on a handful of answers.
+    """
     calibration = read(reference)
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
         work = _Work(arena, _SYSTEM, emit, minutes)
@@ -66,9 +71,9 @@ def force(
             work.recheck(calibration)
             if len(arena.writer.read().looks) < look:
                 arena.writer.add("look", what="forcing")
-            if forcing_verdict(arena.writer.read(), calibration)["answer"] != "undecided":
+            if forcing_verdict(arena.writer.read(), calibration, limits)["answer"] != "undecided":
                 break
-        return work.verdict(calibration)
+        return work.verdict(calibration, limits)
 
 
 def _looks(arena: Arena) -> list[int]:
@@ -233,20 +238,24 @@ class _Work:
             for event, one, other in zip(events, stock, shape, strict=True)
         )
 
-    def _again(self, events: Iterable[Event], said: dict[str, Line], **changed: object) -> list[int]:
-        """The best token at each event, by a verifier with other settings."""
-        found = []
-        with self.arena.engine("stock", **changed) as (verifier, _):
-            for event in events:
-                self._watch()
-                line = said[event.request]
-                ids = line["prompt"] + line["ids"][: event.at + 1]
-                found.append(verifier.score(ids, len(ids) - 1, Sampling(**line["sampling"])).argmax[0])
-        return found
+    def _again(self, events: Sequence[Event], said: dict[str, Line], **changed: object) -> list[int]:
+        """The best token at each event, by a verifier with other settings.
 
-    def verdict(self, calibration: Samples) -> dict[str, Any]:
+        An answer is scored once, whatever the number of its events: a system that is wrong everywhere must not cost
+        the judge a pass a token.
+        """
+        best: dict[str, list[int]] = {}
+        with self.arena.engine("stock", **changed) as (verifier, _):
+            for request in dict.fromkeys(event.request for event in events):
+                self._watch()
+                line = said[request]
+                ids, start = line["prompt"] + line["ids"], len(line["prompt"])
+                best[request] = verifier.score(ids, start, Sampling(**line["sampling"])).argmax
+        return [best[event.request][event.at] for event in events]
+
+    def verdict(self, calibration: Samples, limits: Limits) -> dict[str, Any]:
         """What the samples say."""
-        verdict = forcing_verdict(self.arena.writer.read(), calibration)
+        verdict = forcing_verdict(self.arena.writer.read(), calibration, limits)
         self.emit({"event": "verdict", "verdict": verdict})
         return verdict
 
