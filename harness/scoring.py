@@ -55,7 +55,7 @@ def force(
     *,
     sandbox: bool = True,
     start: Start = Engine.start,
-    limits: Limits = Limits(),
+    limits: Limits | None = None,
 ) -> dict[str, Any]:
     """The verdict on arm `a`, against what stock's calibration in the file `reference` says of stock.
 
@@ -253,7 +253,7 @@ class _Work:
                 best[request] = verifier.score(ids, start, Sampling(**line["sampling"])).argmax
         return [best[event.request][event.at] for event in events]
 
-    def verdict(self, calibration: Samples, limits: Limits) -> dict[str, Any]:
+    def verdict(self, calibration: Samples, limits: Limits | None) -> dict[str, Any]:
         """What the samples say."""
         verdict = forcing_verdict(self.arena.writer.read(), calibration, limits)
         self.emit({"event": "verdict", "verdict": verdict})

@@ -101,13 +101,13 @@ def _published(outcome: Outcome) -> dict[str, Any] | None:
     return {"answer": "promote" if passes else "decline", "lower": _ratio(outcome.published_lower)}
 
 
-def forcing_verdict(samples: Samples, reference: Samples | None = None, limits: Limits = Limits()) -> Verdict:
+def forcing_verdict(samples: Samples, reference: Samples | None = None, limits: Limits | None = None) -> Verdict:
     """Accept, reject, undecided, smoke or malformed."""
     _check(samples)
     if reference is not None:
         _check(reference)
         _check_reference(samples, reference)
-    report = judge(samples, reference, limits)
+    report = judge(samples, reference, limits or Limits())
     decision = report.decision
     return {
         **_head(samples, "forcing", decision.answer, decision.reason),
