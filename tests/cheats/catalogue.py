@@ -88,8 +88,8 @@ def left_running(name: str) -> Cheat:
 def _leaving(load):
     def leaving(self, line):
         _leave({name!r})
-        threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(int, 1)], daemon=True).start()
         load(self, line)
+        threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(int, 1)], daemon=True).start()
     return leaving
 Worker._load = _leaving(Worker._load)
 """

@@ -111,8 +111,8 @@ def test_work_after_the_answer(cheating, files, runner, tmp_path):
         assert request_s(engine, "c") > BURN_S / 2
 
 
-def test_left_running(cheating, runner, way):
-    """Stopping the engine's process leaves its daemon at work; freezing it stops all of it, and its end ends all."""
+def test_left_running_by_a_naive_judge(cheating, runner):
+    """Stopping the engine's process leaves its daemon at work."""
     name = f"left-{os.getpid()}"
     folder = cheating(catalogue.left_running(name))
     with runner.open(folder) as engine:
@@ -124,7 +124,11 @@ def test_left_running(cheating, runner, way):
         os.kill(pid, signal.SIGKILL)
     assert left
 
-    with runner.enclosed(folder) as engine:
+
+def test_left_running(cheating, runner, way):
+    """Freezing an engine stops all of it, whichever way, and its end ends all of it."""
+    name = f"left-{os.getpid()}"
+    with runner.enclosed(cheating(catalogue.left_running(name))) as engine:
         assert goes_on(name)
         engine.freeze()
         before = burnt_ticks(name)
