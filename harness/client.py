@@ -157,6 +157,7 @@ class Engine:
             raise ValueError(f"request '{request.id}' is open already")
         if request.prompt and max(request.prompt) >= vocabulary:
             raise Usage(f"request '{request.id}' has id {max(request.prompt)}, outside the vocabulary of {vocabulary}")
+        self._check_silent()
         self._asked.add(request.id)
         self._open[request.id] = OpenRequest(request, self._send("generate", **asdict(request)))
 
@@ -273,11 +274,17 @@ class Engine:
             self.kill()
             raise
 
+    def _check_silent(self) -> None:
+        """Ends an engine that speaks while it is asked nothing: its answer would be read before it was asked for."""
+        if not self._open and not self._late_cancels and self._running().unread():
+            self._break("it answered before it was asked")
+
     def _ask(self, operation: str, wanted: str, patience_s: float, **fields: Any) -> dict[str, Any]:
         """One question with one answer, while no request is open."""
         if self._open:
             raise ValueError(f"'{operation}' while requests are open")
         _ = self.hello
+        self._check_silent()
         self._send(operation, **fields)
         while True:
             try:

@@ -11,7 +11,23 @@ HarnessError
     +-- Refused       it answered `error`; the exit code is the one of the error's code
 """
 
-__all__ = ["Crashed", "EngineError", "HarnessError", "Hung", "Missing", "Refused", "Unsupported", "Usage", "Violation"]
+__all__ = [
+    "Crashed",
+    "EngineError",
+    "HarnessError",
+    "Hung",
+    "Missing",
+    "Refused",
+    "Unsupported",
+    "Usage",
+    "Violation",
+    "plain",
+]
+
+
+def plain(text: str) -> str:
+    """Somebody else's words, on one line and without what steers a terminal or turns the direction of writing."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 class HarnessError(Exception):
@@ -21,7 +37,7 @@ class HarnessError(Exception):
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = plain(message)  # it may quote an engine
         self.hint = hint
 
 

@@ -102,6 +102,8 @@ class Pair:
             if sides["a"].load_s > LOAD_FACTOR * sides["b"].load_s + LOAD_SLACK_S:
                 told = f"{sides['a'].load_s:.1f} s to load, where the current best takes {sides['b'].load_s:.1f} s"
                 raise Voided("a", "load", told)
+            if not sides["a"].ready.same_model(sides["b"].ready):
+                raise Voided("a", "violation", "it tells another vocabulary, context or stop ids than the current best")
             (warm,) = self._take(1, sides["b"])
             for arm in order:
                 sides[arm].warm_up([warm])

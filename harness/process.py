@@ -134,6 +134,11 @@ class Process:
                 raise self.crashed()
         return self._lines.popleft()
 
+    def unread(self) -> bool:
+        """Whether the worker has written something that `receive` has not given out yet."""
+        self._turn(0)
+        return bool(self._lines) or self._chunks_bytes > 0
+
     def status(self) -> int | None:
         """Exit status, negative for a signal, or None while it runs.  The process is not reaped before `close`:
         till then nobody else can get its id, and so the id of its group.

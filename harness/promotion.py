@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness import statistics
+from harness.errors import plain
 from harness.samples import Samples, Void
 from harness.units import Reading, reading, valid_units
 
@@ -207,5 +208,5 @@ def _too_many_voids(samples: Samples) -> Outcome | None:
 
 
 def _words(reason: str) -> str:
-    """An engine's words, on one line and without what steers a terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in reason)[:200]
+    """An engine's words, as many as a verdict has room for."""
+    return plain(reason)[:200]

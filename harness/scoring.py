@@ -7,7 +7,7 @@ own head, and with another chunk length.  All of it is in `DIR/samples.jsonl`, a
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from typing import Any
 from harness.arena import Arena, open_arena
 from harness.client import Engine, Start
 from harness.conversation import converse
-from harness.errors import Crashed, EngineError, HarnessError, Hung, Refused
+from harness.errors import Crashed, EngineError, HarnessError, Hung, Refused, Violation
+from harness.forcing import Limits
 from harness.request import Request
 from harness.samples import Line, Samples, Unit, read
 from harness.scored import SYSTEM_PHASES, Event, unchecked
 from harness.verdict import forcing_verdict
-from harness.wire import Sampling, Scores
+from harness.wire import Ready, Sampling, Scores
 
 __all__ = ["calibrate", "force"]
 
@@ -54,8 +55,12 @@ def force(
     *,
     sandbox: bool = True,
     start: Start = Engine.start,
+    limits: Limits | None = None,
 ) -> dict[str, Any]:
-    """The verdict on arm `a`, against what stock's calibration in the file `reference` says of stock."""
+    """The verdict on arm `a`, against what stock's calibration in the file `reference` says of stock.
+
+    `limits` are the judge's own; smaller ones are for tests on a handful of answers.
+    """
     calibration = read(reference)
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
         work = _Work(arena, _SYSTEM, emit, minutes)
@@ -67,9 +72,9 @@ def force(
             if len(arena.writer.read().looks) < look:
                 arena.writer.add("look", what="forcing")
                 emit({"event": "look", "look": look})
-            if forcing_verdict(arena.writer.read(), calibration)["answer"] != "undecided":
+            if forcing_verdict(arena.writer.read(), calibration, limits)["answer"] != "undecided":
                 break
-        return work.verdict(calibration)
+        return work.verdict(calibration, limits)
 
 
 def _looks(arena: Arena) -> list[int]:
@@ -116,8 +121,13 @@ class _Work:
         if not left:
             return True
         asked = arena.asked(side.phase)
+        trusted = None if side.arm == "stock" else self._model()
+        number = left[0]
         try:
             with arena.engine(side.arm) as (engine, ready):
+                # What ends an answer or a session is not the candidate's to say: it could keep answers short.
+                if trusted is not None and not ready.same_model(trusted):
+                    raise Violation("the engine tells another vocabulary, context or stop ids than stock")
                 stop_ids = arena.stop_ids(ready)
                 for number in left:
                     for request in (each for each in units[number] if each.id not in asked):
@@ -137,6 +147,11 @@ class _Work:
             self.emit({"event": "void", "unit": number, "cause": cause, "reason": error.message})
             return False
         return True
+
+    def _model(self) -> Ready:
+        """What trusted stock says of the model."""
+        with self.arena.engine("stock") as (_, ready):
+            return ready
 
     def _keep(self, number: int, request: Request, talk: Iterator[tuple[Any, Any]]) -> None:
         """Writes the answers of one request, whole or not at all."""
@@ -224,20 +239,24 @@ class _Work:
             for event, one, other in zip(events, stock, shape, strict=True)
         )
 
-    def _again(self, events: Iterable[Event], said: dict[str, Line], **changed: object) -> list[int]:
-        """The best token at each event, by a verifier with other settings."""
-        found = []
-        with self.arena.engine("stock", **changed) as (verifier, _):
-            for event in events:
-                self._watch()
-                line = said[event.request]
-                ids = line["prompt"] + line["ids"][: event.at + 1]
-                found.append(verifier.score(ids, len(ids) - 1, Sampling(**line["sampling"])).argmax[0])
-        return found
+    def _again(self, events: Sequence[Event], said: dict[str, Line], **changed: object) -> list[int]:
+        """The best token at each event, by a verifier with other settings.
 
-    def verdict(self, calibration: Samples) -> dict[str, Any]:
+        An answer is scored once, whatever the number of its events: a system that is wrong everywhere must not cost
+        the judge a pass a token.
+        """
+        best: dict[str, list[int]] = {}
+        with self.arena.engine("stock", **changed) as (verifier, _):
+            for request in dict.fromkeys(event.request for event in events):
+                self._watch()
+                line = said[request]
+                ids, start = line["prompt"] + line["ids"], len(line["prompt"])
+                best[request] = verifier.score(ids, start, Sampling(**line["sampling"])).argmax
+        return [best[event.request][event.at] for event in events]
+
+    def verdict(self, calibration: Samples, limits: Limits | None) -> dict[str, Any]:
         """What the samples say."""
-        verdict = forcing_verdict(self.arena.writer.read(), calibration)
+        verdict = forcing_verdict(self.arena.writer.read(), calibration, limits)
         self.emit({"event": "verdict", "verdict": verdict})
         return verdict
 

@@ -14,17 +14,17 @@ ANSWER_TOK = 128  # the longest timed answer
 
 
 class Supply:
-    """The requests of a campaign in the order of their file, without those that were asked before.
+    """The requests of a campaign in the order of their file, without those whose prompt was asked before.
 
-    `seen` are the ids of requests that the campaign's samples name, in units that count or not.
+    `seen` are the ids of requests that the campaign's samples name, in units that count or not.  What counts is the
+    prompt: under two ids it would be an answer that an engine has kept.
     """
 
     def __init__(self, requests: Sequence[Request], seen: Iterable[str], text: Text | None) -> None:
         for request in requests:
             if request.session or len(request.turns) > 1:
                 raise Usage(f"request '{request.id}' has several turns: what is timed is single prompts")
-        asked = set(seen)
-        self._left = [request for request in reversed(requests) if request.id not in asked]
+        self._left = _fresh(requests, set(seen))[::-1]
         self._text = text
 
     def __len__(self) -> int:
@@ -63,3 +63,13 @@ class Supply:
             ignore_eos=request.ignore_eos,
             sampling=replace(sampling, seed=request_seed(sampling.seed, request.choice)),
         )
+
+
+def _fresh(requests: Sequence[Request], seen: set[str]) -> list[Request]:
+    """The first request of each prompt that no request in `seen` has."""
+    asked = {(request.turns, request.ids) for request in requests if request.id in seen}
+    fresh: dict[tuple[tuple[str, ...], tuple[int, ...]], Request] = {}
+    for request in requests:
+        if (prompt := (request.turns, request.ids)) not in asked:
+            fresh.setdefault(prompt, request)
+    return list(fresh.values())

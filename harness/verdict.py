@@ -10,7 +10,7 @@ from typing import Any
 
 from harness import promotion
 from harness.errors import HarnessError, Usage
-from harness.forcing import Bucket, Report, judge
+from harness.forcing import Bucket, Limits, Report, judge
 from harness.promotion import LOOKS, Measure, Outcome
 from harness.samples import COMPARED, Samples, Unit, comparable, read
 from harness.statistics import Bounds
@@ -104,13 +104,13 @@ def _published(outcome: Outcome) -> dict[str, Any] | None:
     return {"answer": "promote" if passes else "decline", "lower": _ratio(outcome.published_lower)}
 
 
-def forcing_verdict(samples: Samples, reference: Samples | None = None) -> Verdict:
+def forcing_verdict(samples: Samples, reference: Samples | None = None, limits: Limits | None = None) -> Verdict:
     """Accept, reject, undecided, smoke or malformed."""
     _check(samples)
     if reference is not None:
         _check(reference)
         _check_reference(samples, reference)
-    report = judge(samples, reference)
+    report = judge(samples, reference, limits or Limits())
     decision = report.decision
     return {
         **_head(samples, "forcing", decision.answer, decision.reason),

@@ -181,6 +181,11 @@ class Ready:
     stop_ids: list[int]
     context: int
 
+    def same_model(self, other: "Ready") -> bool:
+        """Whether both engines tell the same of what they loaded; bytes and time may differ."""
+        mine, theirs = ((each.vocabulary, set(each.stop_ids), each.context) for each in (self, other))
+        return mine == theirs
+
 
 @dataclass(frozen=True)
 class Prepared:

@@ -309,13 +309,19 @@ def test_violations(parrot, case):
 
 
 def test_tokens_after_done(parrot):
-    """A finished answer cannot grow."""
-    engine = parrot(GREETED, [tokens(2), done("stop", 1, 0), tokens(5)], [])
-    engine.load(SETTINGS)
-    engine.generate(Generate("a", [1, 3], 4, [2]))
-    engine.submit(Generate("b", [1, 3], 4, [2]))
-    with pytest.raises(Violation, match="'tokens' for 'a', which is done"):
-        engine.next_answer()
+    """A finished answer cannot grow, not while another is open and not after."""
+    last = [tokens(2), done("stop", 1, 0), tokens(5)]
+    for script, words in (([[], last], "'tokens' for 'a', which is done"), ([last, []], "before it was asked")):
+        engine = parrot(GREETED, *script)
+        engine.load(SETTINGS)
+        with pytest.raises(Violation, match=words):
+            engine.submit(Generate("a", [1, 3], 4, [2]))
+            if script[0]:
+                engine.next_answer()
+                time.sleep(0.1)
+            engine.submit(Generate("b", [1, 3], 4, [2]))
+            while True:
+                engine.next_answer()
 
 
 def test_line_over_16_mib(parrot):
