@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spt.formats import read_jsonl, read_yaml
 from spt.share import system_files
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +74,44 @@ def test_no_tracked_file_names_a_package_index():
 def test_no_tracked_record_names_a_machine():
     """A card says what a machine is, never which: no host name, no serial number of a GPU."""
     assert naming(rb'(?i)"host": ?"|\bGPU-[0-9a-f]{8}-[0-9a-f]{4}-') == []
+
+
+def test_no_placeholder_is_left():
+    """Text that waits to be filled in is no text."""
+    assert naming(rb"@@[A-Z_]+@@") == []
+
+
+def test_measurements_are_there():
+    """The page of measurements lists the files beside it, all of them and no other."""
+    folder = ROOT / "docs" / "measurements"
+    listed = re.findall(r"^\| `([^`]+\.(?:gz|jsonl|txt))` \|", (folder / "README.md").read_text(), re.MULTILINE)
+
+    assert sorted(listed) == sorted(path.name for path in tracked() if path.parent == folder and path.suffix != ".md")
+
+
+VARIANTS = [
+    (card.parent, variant)
+    for card in sorted((ROOT / "entries").glob("*/entry.yaml"))
+    for variant in read_yaml(card.read_bytes(), str(card))["variants"]
+]
+
+
+@pytest.mark.parametrize(("entry", "variant"), VARIANTS, ids=[f"{path.name}-{v['name']}" for path, v in VARIANTS])
+def test_every_variant_was_measured(entry, variant):
+    """For each card that an entry's variants name there is a figure of a machine of that kind, taken on today's delta.
+
+    A card that names a GPU needs a line from that GPU, any other a line from a machine without one.
+    """
+    (lock,) = (
+        row
+        for row in read_jsonl((ROOT / "entries/lock.jsonl").read_bytes(), "lock.jsonl", "lock")
+        if row["name"] == entry.name
+    )
+    files = [path for path in tracked() if path.parent == entry / "evidence" and path.suffix == ".jsonl"]
+    lines = [line for path in files for line in read_jsonl(path.read_bytes(), str(path), "evidence")]
+    gpus = {line["card"]["gpu"] for line in lines if line["delta_id"] == lock["delta_id"] and line["gain"] is not None}
+
+    assert any(gpu.split()[-1] in variant["card"] if gpu else "core" in variant["card"] for gpu in gpus)
 
 
 @pytest.fixture(scope="module")
