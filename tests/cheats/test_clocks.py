@@ -61,7 +61,7 @@ def ended(name: str, patience_s: float = 5.0) -> bool:
 
 def own_record_s(folder, models, file):
     """What an engine records of its own steps, in all."""
-    with Worker(system=folder) as worker:
+    with Worker(system=folder, room=file.parent) as worker:
         worker.ask(load(*models, mode="fast"))
         worker.ask({"op": "record", "on": True, "file": str(file)})
         worker.ask(generate(max_tokens=24))

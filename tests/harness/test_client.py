@@ -525,8 +525,8 @@ def test_environment_is_a_function_of_its_arguments(tmp_path):
 
 
 def test_harness_and_engine_see_the_same_of_the_outside():
-    """`spt` passes on to the harness what the harness passes on to the engine, so that nothing is lost between."""
-    assert process.PASSED_ON == job.PASSED_ON
+    """`spt` passes on to the harness what the harness passes on to the engine, and where judges lock devices."""
+    assert (*process.PASSED_ON, "SPT_LOCKS") == job.PASSED_ON
 
 
 def test_close_ends_the_whole_group(parrot):
