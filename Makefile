@@ -36,7 +36,7 @@ $(VENV)/test-ready: $(VENV)/demo-ready
 demo: $(VENV)/demo-ready ## a verified entry applied to stock: same text in fewer steps
 	$(BIN)/python -m benchmarks.demo
 
-test: $(VENV)/test-ready lint ## what CI runs: lint, types, tests (about four minutes on two cores)
+test: $(VENV)/test-ready lint ## what CI runs: lint, types, tests (about seven minutes on two cores)
 	$(PYTEST) -m 'not full and not device'
 
 test-full: $(VENV)/test-ready lint ## everything that needs no GPU
