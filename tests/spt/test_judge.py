@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from spt.verdicts import Ledger
+from tests.harness.enclosures import works
 from tests.spt.judged import FAST, make_deployment
 from tests.spt.toys import commit_files, errors_well, git, snapshot, spt
 
 ROOT = Path(__file__).parents[2]
+SANDBOX = [] if works() else ["--no-sandbox"]  # a kernel may refuse namespaces, and the toys are trusted
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +63,7 @@ def samples_of(folder, verdict):
 
 def test_a_campaign_survives_kills_and_ends_in_the_ledger(repository):
     """Stopped by the clock, then by kill -9, the same command goes on in the same folder with the same seed."""
-    words = ["time", "stock@fast.yaml", "stock@fast.yaml", "--requests", "many.jsonl"]
+    words = ["time", "stock@fast.yaml", "stock@fast.yaml", *SANDBOX, "--requests", "many.jsonl"]
     stopped = spt(*words, "--max-minutes", "0", "--seed", "7", cwd=repository)
     assert stopped.code == 1
     assert "error: the time is up" in stopped.err and "hint: the same command goes on" in stopped.err
@@ -127,7 +129,7 @@ def test_looks_count_whatever_came_of_them(repository):
 
 def test_forcing_calibrates_once_and_shows_what_it_found(repository):
     """A system that says other tokens is rejected, its events in words; few tokens of stock itself are smoke."""
-    far = spt("force", "stock@far.yaml", "--requests", "few.jsonl", cwd=repository)
+    far = spt("force", "stock@far.yaml", "--requests", "few.jsonl", *SANDBOX, cwd=repository)
     assert far.code == 1
     assert far.out.startswith("reject: ")
     assert "unexplained: request 'r" in far.out and ", stock [" in far.out
@@ -136,12 +138,12 @@ def test_forcing_calibrates_once_and_shows_what_it_found(repository):
     assert len(calibrations) == 1
     assert "scores, head model" in far.err
 
-    own = spt("force", "stock@fast.yaml", "--requests", "few.jsonl", cwd=repository)
+    own = spt("force", "stock@fast.yaml", "--requests", "few.jsonl", *SANDBOX, cwd=repository)
     assert own.code == 1
     assert own.out.startswith("smoke: ")
     assert "this accepts nothing" in own.out
     assert "head model" not in own.err  # stock was calibrated before
-    again = spt("force", "stock@far.yaml", "--json", cwd=repository)
+    again = spt("force", "stock@far.yaml", "--json", *SANDBOX, cwd=repository)
     assert (again.code, again.err, again.json["answer"]) == (1, "", "reject")
     assert {one.verdict["answer"] for one in held(repository).values()} == {"reject", "smoke"}
     audit = again.json["audit"]
