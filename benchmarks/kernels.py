@@ -37,7 +37,7 @@ from torch import Tensor
 
 from benchmarks.clocks import read_clocks
 from benchmarks.rows import read_lines
-from harness.machine import card
+from harness.machine import COMPARED, card, shareable
 from kernels.accept import accept, accept_reference
 from kernels.ancestors import ancestors, ancestors_reference
 from kernels.compact import compact, compact_reference
@@ -52,7 +52,6 @@ from kernels.tree_attention import tree_attention, tree_attention_reference
 BF16, F32, I32, I64 = torch.bfloat16, torch.float32, torch.int32, torch.int64
 CUBLAS_ROWS = (1, 16, 64)
 MOST_COPIES = 128
-COMPARED = ("gpu", "driver", "torch", "triton", "cuda", "power_cap_w")  # of the card: what a row's time stands for
 KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 
 # (the op, its twin) on the same tensors; both return everything that the op says or writes.
@@ -408,7 +407,7 @@ class Measure:
         self.out, self.device, self.rotated_bytes = out, device, rotated_bytes
         self.end_s = time.monotonic() + max_seconds
         self.card = card(str(device), datetime.datetime.now(datetime.UTC))
-        self.where = {"kernels": kernels_digest(), **{name: self.card[name] for name in COMPARED}}
+        self.where = {"kernels": kernels_digest(), **{name: self.card[name] for name in COMPARED if name != "harness"}}
         held = read_lines(out) if out.exists() else []
         self.done = {row["key"] for row in held if row["status"] == "timed"}
         self.failed = 0
@@ -446,7 +445,7 @@ class Measure:
     def write(self, case: Case, row: dict[str, Any]) -> None:
         head = {"v": 1, "key": case.key(self.where), "op": case.op, "shape": case.shape, "config": case.config}
         with self.out.open("a") as file:
-            file.write(json.dumps({**head, **row, "card": self.card}) + "\n")
+            file.write(json.dumps({**head, **row, "card": shareable(self.card)}) + "\n")
 
     def run(self, cases: Iterator[Case]) -> int:
         """Measures what is not in the file yet; returns how many were left out for time."""

@@ -36,14 +36,13 @@ from benchmarks.clocks import read_clocks
 from benchmarks.figures import complete_rounds, first_difference, ratio, summary
 from benchmarks.peer import PEERS, import_transformers, load_peer
 from benchmarks.rows import Rows, read_lines
-from harness.machine import card
+from harness.machine import COMPARED, card, shareable
 from harness.tree import tree_id
 from spt.share import shipped_root, system_files
 
 AR_FLOOR = 0.7  # of the copy rate, on a GPU
 CHECKED_REQUESTS = 2
 WARM_UP_TOKENS = 16
-COMPARED = ("gpu", "driver", "torch", "triton", "cuda", "harness", "power_cap_w")  # docs/records.md, card
 
 
 def main() -> int:
@@ -254,7 +253,8 @@ def measure(
 
     setup = setup_of(arguments)
     target = read_target(setup.settings({}))
-    rows.begin(about | {"copy_bytes_s": copy_bytes_s(target.device), "target_bytes": bytes_read(target)})
+    facts = {"copy_bytes_s": copy_bytes_s(target.device), "target_bytes": bytes_read(target)}
+    rows.begin({**about, **facts, "card": shareable(about["card"])})
     arms = load_arms(arguments, setup, target)
     for arm in arms.values():
         for request in requests[:2]:

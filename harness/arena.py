@@ -10,7 +10,7 @@ from pathlib import Path
 from harness import shape
 from harness.client import Engine, Start, stock_command
 from harness.device import Device, locked, open_device
-from harness.errors import Missing, Unsupported, Usage
+from harness.errors import Usage
 from harness.job import Job, read_job
 from harness.machine import card
 from harness.options import convert
@@ -19,7 +19,7 @@ from harness.probe import check_sandbox
 from harness.request import Request, read_requests
 from harness.samples import Writer
 from harness.sandbox import Enclosure, find_bubblewrap
-from harness.text import Text, load_text
+from harness.text import Text, load_text_for
 from harness.wire import Ready, Settings
 
 __all__ = ["Arena", "open_arena"]
@@ -71,10 +71,6 @@ class Arena:
                 found.update(line["requests"])
         return found
 
-    def stop_ids(self, ready: Ready) -> list[int]:
-        """What ends an answer: the model's stop ids and those of its text."""
-        return sorted({*ready.stop_ids, *(self.text.stop_ids if self.text else ())})
-
 
 def _options(changed: dict[str, object]) -> dict[str, str | float | bool]:
     options = changed.pop("options", {})
@@ -91,7 +87,7 @@ def open_arena(
     if missing := [arm for arm in arms if arm not in job.arms]:
         raise Usage(f"the job names no arm '{missing[0]}'", f"it needs {', '.join(arms)}")
     requests = read_requests(job.requests)
-    text = _text(job, any(request.turns for request in requests))
+    text = load_text_for(Path(job.deployment.target.path), requests)
     with ExitStack() as stack:
         writer = stack.enter_context(Writer(out / "samples.jsonl"))
         places = [stack.enter_context(open_device(name)) for name in devices or (job.deployment.device,)]
@@ -102,15 +98,6 @@ def open_arena(
             check_sandbox(enclosures[0])
         _begin(writer, job, enclosures[0].word)
         yield Arena(job, requests, text, writer, places, enclosures, start, out.absolute())
-
-
-def _text(job: Job, needed: bool) -> Text | None:
-    try:
-        return load_text(Path(job.deployment.target.path))
-    except (Missing, Unsupported):
-        if needed:
-            raise
-        return None
 
 
 def _enclosure(job: Job, device: Device, sandbox: bool) -> Enclosure:

@@ -69,19 +69,24 @@ class _Campaign:
     def run(self, minutes: float | None) -> dict[str, Any]:
         deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
         longest_s = 0.0
-        while isinstance(step := next_step(samples := self.arena.writer.read()), Measure):
+        samples = self.arena.writer.read()
+        while isinstance(step := next_step(samples), Measure):
             if deadline_s is not None and time.monotonic() + longest_s > deadline_s:
                 raise HarnessError(
                     f"the time is up before unit {step.unit} of '{step.phase}'", "the same command goes on from here"
                 )
             begun_s = time.monotonic()
-            self._measure(step, deadline_s)
+            counts = self._measure(step, deadline_s)
+            samples = self.arena.writer.read()
+            if counts:
+                self.emit({"event": "unit", **asdict(step), **_progress(samples, step)})
             longest_s = max(longest_s, time.monotonic() - begun_s)
         verdict = timing_verdict(samples)
         self.emit({"event": "verdict", "verdict": verdict})
         return verdict
 
-    def _measure(self, step: Measure, deadline_s: float | None) -> None:
+    def _measure(self, step: Measure, deadline_s: float | None) -> bool:
+        """Whether the unit that was measured counts."""
         names = ("b", "b") if step.phase == "calibrate" else ("a", "b")
         arena = self.arena
         pair = Pair(arena.job.deployment, arena.writer, self.supply, step, arena.job.seed, arena.start, deadline_s)
@@ -90,9 +95,8 @@ class _Campaign:
         except Voided as void:
             told = {"arm": void.arm, "cause": void.cause, "reason": void.reason}
             self.emit({"event": "void", **asdict(step), **told})
-            return
-        samples = self.arena.writer.read()
-        self.emit({"event": "unit", **asdict(step), **_progress(samples, step)})
+            return False
+        return True
 
     def _half(self, names: tuple[str, str], turn: int) -> tuple[dict[str, Contestant], dict[str, Device]]:
         """Contestants and devices of one half; the second half exchanges the devices."""

@@ -1,7 +1,7 @@
-"""One request after the other, turn by turn: what is asked next, and how an answer becomes context."""
+"""What a request asks next, and how an answer becomes context: the same for every command that asks."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from harness.answer import Answer
 from harness.client import Engine
@@ -10,46 +10,87 @@ from harness.request import Request, request_seed
 from harness.text import Text
 from harness.wire import Generate, Ready, Sampling
 
-__all__ = ["converse"]
+__all__ = ["Conversation", "converse", "question", "spoken", "stop_ids_of"]
+
+
+def stop_ids_of(ready: Ready, text: Text | None) -> list[int]:
+    """What ends an answer: the model's stop ids and its text's, of which a file may name more than the model has."""
+    named = {*ready.stop_ids, *(text.stop_ids if text else ())}
+    return sorted(each for each in named if each < ready.vocabulary)
+
+
+def question(
+    request: Request, name: str, prompt: list[int], max_tokens: int, sampling: Sampling, stop_ids: list[int]
+) -> Generate:
+    """A prompt of the request as it goes over the wire; `sampling` holds the user's seed where the request has none."""
+    drawn = request.sampling or sampling
+    return Generate(
+        id=name,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        stop_ids=stop_ids,
+        ignore_eos=request.ignore_eos,
+        sampling=replace(drawn, seed=request_seed(drawn.seed, request.choice)),
+    )
+
+
+def spoken(asked: Generate, ids: Sequence[int]) -> list[int]:
+    """`ids` without the stop id at their end: it ends the answer and is no part of the text."""
+    ended = bool(ids) and not asked.ignore_eos and ids[-1] in asked.stop_ids
+    return list(ids[:-1] if ended else ids)
+
+
+@dataclass
+class Conversation:
+    """A request and the texts of the answers that it has; empty ones where there is no tokenizer."""
+
+    request: Request
+    said: list[str] = field(default_factory=list)
+    full: bool = False  # a session whose next turn does not fit any more
+
+    @property
+    def done(self) -> bool:
+        return self.full or len(self.said) == self.request.answers
+
+    def prompt(self, text: Text | None) -> list[int]:
+        """The ids before the next answer: all turns so far, with the answers that they got."""
+        if self.request.ids:
+            return list(self.request.ids)
+        assert text is not None  # whoever asks turns has loaded a tokenizer
+        return text.chat(self.request.turns[: len(self.said) + 1], self.said)
+
+    def ask(self, ready: Ready, text: Text | None, sampling: Sampling, longest_tok: int | None) -> Generate | None:
+        """The next question, `request#turn` on the wire; None where a session's next turn does not fit.
+
+        An answer has at most what the request says, else `longest_tok`, else what the context holds.
+        Raises `Usage` for any other request that does not fit.
+        """
+        request, prompt = self.request, self.prompt(text)
+        context = min(ready.context, request.context_tok or ready.context)
+        room = context - len(prompt)
+        wanted = request.max_tokens or longest_tok or max(1, room)
+        if wanted > room:
+            if request.session:
+                self.full = True
+                return None
+            raise Usage(
+                f"request '{request.id}' does not fit: {len(prompt)} prompt tokens and {wanted} new ones"
+                f" exceed the context of {context}",
+                "ask for fewer tokens, or raise 'context' in the deployment",
+            )
+        return question(request, f"{request.id}#{len(self.said)}", prompt, wanted, sampling, stop_ids_of(ready, text))
+
+    def hear(self, asked: Generate, answer: Answer, text: Text | None) -> None:
+        """Takes the answer into the context."""
+        self.said.append("" if text is None else text.decode(spoken(asked, answer.ids)))
 
 
 def converse(
-    engine: Engine,
-    ready: Ready,
-    text: Text | None,
-    request: Request,
-    sampling: Sampling,
-    stop_ids: list[int],
-    longest_tok: int,
+    engine: Engine, ready: Ready, text: Text | None, request: Request, sampling: Sampling, longest_tok: int
 ) -> Iterator[tuple[Generate, Answer]]:
-    """Asks all turns of a request, each with the answers before it in its context; questions and answers as they come.
-
-    Wire ids are `request#turn`.  An answer has at most what the request says, else `longest_tok`.  A session ends by
-    itself when its next turn does not fit; any other request that does not fit is `Usage`.
-    """
-    said: list[str] = []
-    context = min(ready.context, request.context_tok or ready.context)
-    for turn in range(request.answers):
-        prompt = list(request.ids)
-        if not prompt:
-            assert text is not None
-            prompt = text.chat(request.turns[: turn + 1], said)
-        wanted = request.max_tokens or longest_tok
-        if len(prompt) + wanted > context:
-            if request.session:
-                return
-            raise Usage(f"request '{request.id}' does not fit the context of {context}")
-        drawn = request.sampling or sampling
-        asked = Generate(
-            id=f"{request.id}#{turn}",
-            prompt=prompt,
-            max_tokens=wanted,
-            stop_ids=stop_ids,
-            ignore_eos=request.ignore_eos,
-            sampling=replace(drawn, seed=request_seed(drawn.seed, request.choice)),
-        )
+    """All turns of a request, one after the other; questions and answers as they come."""
+    conversation = Conversation(request)
+    while not conversation.done and (asked := conversation.ask(ready, text, sampling, longest_tok)) is not None:
         answer = engine.generate(asked)
         yield asked, answer
-        if text is not None:
-            ended = not request.ignore_eos and answer.ids and answer.ids[-1] in stop_ids
-            said.append(text.decode(answer.ids[:-1] if ended else answer.ids))
+        conversation.hear(asked, answer, text)

@@ -60,11 +60,15 @@ class Unsupported(HarnessError):
 
 
 class EngineError(HarnessError):
-    """The engine failed; the process is gone, except after `Refused`."""
+    """The engine failed; the process is gone, except after `Refused`.  `cause` is the word of samples for it."""
+
+    cause = "violation"
 
 
 class Crashed(EngineError):
     """The process ended or closed its pipe; `tail` is the last of what it printed."""
+
+    cause = "crash"
 
     def __init__(self, message: str, tail: str) -> None:
         super().__init__(message)
@@ -73,6 +77,8 @@ class Crashed(EngineError):
 
 class Hung(EngineError):
     """The process said nothing for longer than it may."""
+
+    cause = "hang"
 
 
 class Violation(EngineError):

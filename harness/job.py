@@ -9,25 +9,23 @@ from typing import Any
 from harness import shape
 from harness.errors import Missing, Unsupported, Usage
 from harness.request import SAMPLING
-from harness.shape import anything, constant, integer, items, mapping, one_of, optional, record, scalar, text
+from harness.shape import (
+    anything,
+    constant,
+    hexadecimal,
+    integer,
+    items,
+    mapping,
+    one_of,
+    optional,
+    record,
+    scalar,
+    text,
+)
+from harness.tree import tree_id
 from harness.wire import Sampling, Settings, Target
 
-__all__ = ["Arm", "Deployment", "Job", "read_job"]
-
-_TREE_DIGITS = 40
-_SHA256_DIGITS = 64
-
-
-def _tree(value: Any, where: str) -> None:
-    text(value, where)
-    if len(value) != _TREE_DIGITS or set(value) - set("0123456789abcdef"):
-        raise shape.Mismatch(f"{where} is not a git tree id")
-
-
-def _digest(value: Any, where: str) -> None:
-    text(value, where)
-    if len(value) != _SHA256_DIGITS or set(value) - set("0123456789abcdef"):
-        raise shape.Mismatch(f"{where} is not a sha256 in hex")
+__all__ = ["Arm", "Deployment", "Job", "canonical_digest", "read_job"]
 
 
 def _engine(value: Any, where: str) -> None:
@@ -41,7 +39,7 @@ def _engine(value: Any, where: str) -> None:
     kinds[value["kind"]](value, where)
 
 
-_ARM = record({"dir": text, "tree": _tree, "options": mapping(scalar)})
+_ARM = record({"dir": text, "tree": hexadecimal(40), "options": mapping(scalar)})
 _DEPLOYMENT = record(
     {
         "name": text,
@@ -68,7 +66,7 @@ _JOB = record(
         "phase": one_of("prepare", "run", "calibrate", "screen", "confirm", "force", "final"),
         "units": integer(),
     },
-    {"max_tokens": integer(1), "deployment_digest": _digest},
+    {"max_tokens": integer(1), "deployment_digest": hexadecimal(64)},
 )
 
 
@@ -76,9 +74,20 @@ _JOB = record(
 class Arm:
     """An exported system tree and its option values, perhaps still in words."""
 
+    name: str
     folder: Path
     tree: str
     options: dict[str, str | float | bool]
+
+    def check(self) -> None:
+        """Raises unless the folder holds the tree that the job names."""
+        if not self.folder.is_dir():
+            raise Missing(f"arm '{self.name}' is not there: no folder '{self.folder}'")
+        if (found := tree_id(self.folder)) != self.tree:
+            raise Usage(
+                f"arm '{self.name}' in '{self.folder}' is not the tree that the job names:"
+                f" {found[:12]}, not {self.tree[:12]}"
+            )
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,7 @@ def read_job(path: Path) -> Job:
     requests = folder / value["requests"]
     if not requests.is_file():
         raise Missing(f"no requests at '{requests}'")
-    arms = {name: Arm(folder / arm["dir"], arm["tree"], arm["options"]) for name, arm in value["arms"].items()}
+    arms = {name: Arm(name, folder / arm["dir"], arm["tree"], arm["options"]) for name, arm in value["arms"].items()}
     return Job(
         arms,
         _deployment(value["deployment"]),
@@ -152,7 +161,7 @@ def read_job(path: Path) -> Job:
         rule=value["rule"],
         seed=value["seed"],
         units=value["units"],
-        digest=value.get("deployment_digest") or _canonical_digest(value["deployment"]),
+        digest=value.get("deployment_digest") or canonical_digest(value["deployment"]),
         key=_key(value, requests),
     )
 
@@ -175,10 +184,10 @@ def _deployment(value: dict[str, Any]) -> Deployment:
 def _key(value: dict[str, Any], requests: Path) -> str:
     arms = {name: {"tree": arm["tree"], "options": arm["options"]} for name, arm in value["arms"].items()}
     same = {**value, "arms": arms, "requests": hashlib.sha256(requests.read_bytes()).hexdigest()}
-    return _canonical_digest(same)
+    return canonical_digest(same)
 
 
-def _canonical_digest(value: Any) -> str:
+def canonical_digest(value: Any) -> str:
     """sha256 of canonical JSON: sorted keys, no spaces, UTF-8."""
     text_ = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text_.encode()).hexdigest()

@@ -12,7 +12,10 @@ from typing import Any
 from harness import __version__
 from harness.device import nvml, word
 
-__all__ = ["card"]
+__all__ = ["COMPARED", "card", "shareable"]
+
+# What two cards must share to be comparable.
+COMPARED = ("gpu", "driver", "torch", "triton", "cuda", "harness", "power_cap_w")
 
 # Where NVML's clock types stand; the names are the card's own.
 _CLOCKS = {"graphics": 0, "sm": 1, "memory": 2}
@@ -35,6 +38,11 @@ def card(device: str, now: datetime.datetime, sandbox: str = "none") -> dict[str
         "sandbox": sandbox,
         "date": now.isoformat(timespec="seconds"),
     }
+
+
+def shareable(card: dict[str, Any]) -> dict[str, Any]:
+    """A card without what tells this machine from others of its kind: for records that travel."""
+    return {name: value for name, value in card.items() if name not in ("host", "uuid")}
 
 
 _GPU_FIELDS = ("gpu", "driver", "power_cap_w", "uuid", "clocks_mhz")

@@ -14,12 +14,12 @@ from typing import Any
 from harness.answer import Answer
 from harness.client import LOAD_S, Engine, Start, stock_command
 from harness.device import Device
-from harness.errors import Crashed, EngineError, HarnessError, Hung, Refused
+from harness.errors import EngineError, HarnessError, Refused
 from harness.job import Arm, Deployment
 from harness.options import convert
 from harness.prepared import Store
 from harness.promotion import Measure
-from harness.samples import Line, Writer
+from harness.samples import Line, Writer, answer_line
 from harness.sandbox import Enclosure
 from harness.supply import Supply
 from harness.tau import looped
@@ -241,24 +241,8 @@ class _Side:
             raise Voided(self.arm, "busy", f"the device was busy {IDLE_S:g} s after the arm stood still")
 
     def _said(self, requests: Sequence[Generate], answers: Sequence[Answer]) -> list[Line]:
-        return [
-            {
-                "type": "answer",
-                "half": self.half,
-                "arm": self.arm,
-                "request": request.id,
-                "session": request.id,
-                "prompt": request.prompt,
-                "ids": answer.ids,
-                "reason": answer.reason,
-                "lines": answer.lines,
-                "max_tokens": request.max_tokens,
-                "stop_ids": request.stop_ids,
-                "ignore_eos": request.ignore_eos,
-                "sampling": vars(request.sampling),
-            }
-            for request, answer in zip(requests, answers, strict=True)
-        ]
+        pairs = zip(requests, answers, strict=True)
+        return [answer_line(asked, answer, self.arm, half=self.half) for asked, answer in pairs]
 
     def _blame(self, act: Callable[[], Any]) -> Any:
         """Whatever the engine does wrong is this arm's."""
@@ -267,10 +251,6 @@ class _Side:
         except Refused as error:
             if error.exit_code != 1:
                 raise  # the user's options or models: no unit will ever go better
-            raise Voided(self.arm, "violation", error.message) from None
-        except Crashed as error:
-            raise Voided(self.arm, "crash", error.message) from None
-        except Hung as error:
-            raise Voided(self.arm, "hang", error.message) from None
+            raise Voided(self.arm, error.cause, error.message) from None
         except EngineError as error:
-            raise Voided(self.arm, "violation", error.message) from None
+            raise Voided(self.arm, error.cause, error.message) from None

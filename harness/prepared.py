@@ -26,7 +26,6 @@ from harness.options import convert
 from harness.probe import check_sandbox
 from harness.sandbox import Enclosure, find_bubblewrap
 from harness.shape import constant, integer, number, record, text
-from harness.tree import tree_id
 from harness.wire import Prepared
 
 __all__ = ["Store", "fill", "model_paths", "prepare", "stored", "weights_bytes"]
@@ -120,8 +119,7 @@ def _facts(store: Store) -> dict[str, Any]:
 def stored(arm: Arm, deployment: Deployment, folder: Path, enclosure: Enclosure, start: Start = Engine.start) -> Store:
     """What the arm prepared in `folder`, now or before."""
     folder = folder.absolute()
-    if (found := tree_id(arm.folder)) != arm.tree:
-        raise Usage(f"'{arm.folder}' is not the tree that the job names: {found[:12]}, not {arm.tree[:12]}")
+    arm.check()
     if (folder / "prepared.json").is_file():
         store = Store.open(folder)
         if store.tree != arm.tree:

@@ -3,42 +3,45 @@
 What a verdict reads goes through `read`: it checks every line, and keeps what counts.
 """
 
-import fcntl
 import gzip
 import hashlib
-import json
-import os
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from io import FileIO
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness import shape
-from harness.errors import HarnessError, Missing, Usage
+from harness.answer import Answer
+from harness.errors import Missing, Usage
+from harness.journal import Journal
+from harness.machine import COMPARED
 from harness.request import SAMPLING
-from harness.shape import Check, Mismatch, boolean, constant, integer, items, mapping, number, one_of, optional, record
+from harness.shape import (
+    Check,
+    Mismatch,
+    boolean,
+    constant,
+    hexadecimal,
+    integer,
+    items,
+    mapping,
+    number,
+    one_of,
+    optional,
+    record,
+)
+from harness.wire import Generate
 
-__all__ = ["Line", "Samples", "Unit", "Void", "Writer", "check", "comparable", "fold", "read"]
+__all__ = ["Line", "Samples", "Unit", "Void", "Writer", "answer_line", "check", "comparable", "fold", "read"]
 
 Line = dict[str, Any]
 
 PHASES = ("calibrate", "screen", "confirm", "stock", "ar", "force", "reference")
 UNTIMED = ("force", "reference")  # nothing in them is timed, so a run that was killed goes on inside a unit
-COMPARED = ("gpu", "driver", "torch", "triton", "cuda", "harness", "power_cap_w")
 
 
-def _digits(count: int) -> Check:
-    def check(value: Any, where: str) -> None:
-        shape.text(value, where)
-        if len(value) != count or set(value) - set("0123456789abcdef"):
-            raise Mismatch(f"{where} is not {count} hexadecimal digits")
-
-    return check
-
-
-_SYSTEM = record({"tree": _digits(40), "options": mapping(shape.scalar)})
+_SYSTEM = record({"tree": hexadecimal(40), "options": mapping(shape.scalar)})
 _CARD = record(
     {
         **dict.fromkeys(("gpu", "driver", "torch", "triton", "cuda"), optional(shape.text)),
@@ -62,13 +65,13 @@ _COUNTS = items(integer())
 _FIELDS: dict[str, dict[str, Check]] = {
     "campaign": {
         "arms": record(dict.fromkeys(("a", "b", "stock"), _SYSTEM)),
-        "deployment": _digits(64),
+        "deployment": hexadecimal(64),
         "rule": shape.text,
         "seed": integer(),
-        "requests": _digits(64),
+        "requests": hexadecimal(64),
     },
     "card": {"card": _CARD},
-    "load": {**_HALF, "arm": _ANY_ARM, "load_s": number(0), "prepared": optional(_digits(64))},
+    "load": {**_HALF, "arm": _ANY_ARM, "load_s": number(0), "prepared": optional(hexadecimal(64))},
     "group": {
         **_HALF,
         "quartet": integer(),
@@ -362,70 +365,59 @@ def _check_groups(groups: list[Line], answers: dict[tuple[str, str], Line]) -> N
                 )
 
 
+def answer_line(
+    asked: Generate, answer: Answer, arm: str, *, half: int = 0, session: str | None = None, family: str | None = None
+) -> Line:
+    """The `answer` line of what arm `arm` said, its unit left to add; a request is a session of its own by default."""
+    return {
+        "type": "answer",
+        "half": half,
+        "arm": arm,
+        "request": asked.id,
+        "session": session or asked.id,
+        "prompt": asked.prompt,
+        "ids": answer.ids,
+        "reason": answer.reason,
+        "lines": answer.lines,
+        "max_tokens": asked.max_tokens,
+        "stop_ids": asked.stop_ids,
+        "ignore_eos": asked.ignore_eos,
+        "sampling": asdict(asked.sampling),
+        **({"family": family} if family else {}),
+    }
+
+
 def comparable(one: Line, other: Line) -> bool:
     """Whether two machine cards may stand in one comparison."""
     return all(one[name] == other[name] for name in COMPARED)
 
 
 class Writer:
-    """The one writer of a file of samples; every line is on the disk when `add` returns.
-
-    Half a last line, left by a writer that was killed, is cut off.
-    """
+    """The one writer of a file of samples."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: FileIO
-        self._end = 0  # bytes of whole lines
+        self._journal = Journal(path, "judge")
 
     def __enter__(self) -> "Writer":
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a+b", buffering=0)
-        except OSError as error:
-            raise Usage(f"cannot write '{self.path}': {error.strerror}") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._end = self.path.read_bytes().rfind(b"\n") + 1
-            self._file.truncate(self._end)
-        except BlockingIOError:
-            self._file.close()
-            raise Usage(f"another judge is writing '{self.path}'") from None
-        except BaseException:
-            self._file.close()
-            raise
+        self._journal.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._journal.__exit__()
 
     def add(self, kind: str, **fields: Any) -> None:
         """Appends one line; raises `Mismatch` where it has not its shape."""
         self.add_all([{"type": kind, **fields}])
 
     def add_all(self, lines: Iterable[Line]) -> None:
-        """Appends lines that belong together, all or, on a disk that is full, none of them."""
-        data = b""
-        for fields in lines:
-            line = {"v": 1, "kind": "samples", **fields}
+        """Appends lines that belong together, all or none."""
+        whole = [{"v": 1, "kind": "samples", **fields} for fields in lines]
+        for line in whole:
             check(line)
             _check_sense(line)
-            data += json.dumps(line, allow_nan=False).encode() + b"\n"
-        try:
-            self._write(data)
-        except OSError as error:
-            self._file.truncate(self._end)
-            raise HarnessError(
-                f"cannot write '{self.path}': {error.strerror}", "the same command goes on from here"
-            ) from None
-        self._end += len(data)
+        self._journal.append(whole)
 
     def read(self) -> Samples:
         """What counts of the lines so far."""
         return read(self.path)
-
-    def _write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._file.write(rest) :]
-        os.fsync(self._file.fileno())

@@ -122,7 +122,7 @@ class Enclosure:
         words = [self.bubblewrap.program, *_NAMESPACES]
         for name, value in variables.items():
             words += ["--setenv", name, value]
-        words += [*_base(), *_proc(bool(self.nodes)), "--size", str(self.memory_bytes), "--tmpfs", "/tmp"]
+        words += [*_base(), *_proc(), "--size", str(self.memory_bytes), "--tmpfs", "/tmp"]
         words += [word for name in ("home", "tmp", "work", "cache") for word in ("--dir", str(ROOM / name))]
         words += _read_only(_smallest([*_programs(command, variables), *_models(self.reads)]))
         words += ["--ro-bind", str(system), str(SYSTEM)]
@@ -178,13 +178,11 @@ def _base() -> list[str]:
     return [*words, "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"]
 
 
-def _proc(for_gpu: bool) -> list[str]:
-    """The /proc of the namespace; what belongs to root there could be written when root runs us, and must not.
+def _proc() -> list[str]:
+    """The /proc of the namespace; what belongs to root there could be written when root runs us, and is covered.
 
-    CUDA gives its threads names, below /proc/self: for it all else is covered, and for a CPU simply everything is.
+    The processes stay open: CUDA gives its threads names, below /proc/self.
     """
-    if not for_gpu:
-        return ["--proc", "/proc", "--remount-ro", "/proc"]
     with os.scandir("/proc") as found:
         own = [each for each in found if not each.name.isdecimal() and not each.is_symlink()]
     writable = sorted(each.path for each in own if each.is_dir() or each.stat().st_mode & 0o222)

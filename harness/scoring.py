@@ -8,17 +8,17 @@ own head, and with another chunk length.  All of it is in `DIR/samples.jsonl`, a
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.arena import Arena, open_arena
 from harness.client import Engine, Start
 from harness.conversation import converse
-from harness.errors import Crashed, EngineError, HarnessError, Hung, Refused, Violation
+from harness.errors import EngineError, HarnessError, Refused, Violation
 from harness.forcing import Limits
 from harness.request import Request
-from harness.samples import Line, Samples, Unit, read
+from harness.samples import Line, Samples, Unit, answer_line, read
 from harness.scored import SYSTEM_PHASES, Event, unchecked
 from harness.verdict import forcing_verdict
 from harness.wire import Ready, Sampling, Scores
@@ -128,23 +128,19 @@ class _Work:
                 # What ends an answer or a session is not the candidate's to say: it could keep answers short.
                 if trusted is not None and not ready.same_model(trusted):
                     raise Violation("the engine tells another vocabulary, context or stop ids than stock")
-                stop_ids = arena.stop_ids(ready)
                 for number in left:
                     for request in (each for each in units[number] if each.id not in asked):
                         self._watch()
-                        talk = converse(
-                            engine, ready, arena.text, request, arena.job.deployment.sampling, stop_ids, ANSWER_TOK
-                        )
+                        talk = converse(engine, ready, arena.text, request, arena.job.deployment.sampling, ANSWER_TOK)
                         self._keep(number, request, talk)
                     arena.writer.add("unit", phase=side.phase, unit=number, first=[side.arm], leads=[[]])
                     self.emit({"event": "answered", "unit": number, "units": len(units)})
         except EngineError as error:
             if isinstance(error, Refused) and error.exit_code != 1:
                 raise
-            cause = {Crashed: "crash", Hung: "hang"}.get(type(error), "violation")
             fault = "a" if side.arm == "a" else None
-            arena.writer.add("void", phase=side.phase, unit=number, arm=fault, cause=cause, reason=error.message)
-            self.emit({"event": "void", "unit": number, "cause": cause, "reason": error.message})
+            arena.writer.add("void", phase=side.phase, unit=number, arm=fault, cause=error.cause, reason=error.message)
+            self.emit({"event": "void", "unit": number, "cause": error.cause, "reason": error.message})
             return False
         return True
 
@@ -155,25 +151,9 @@ class _Work:
 
     def _keep(self, number: int, request: Request, talk: Iterator[tuple[Any, Any]]) -> None:
         """Writes the answers of one request, whole or not at all."""
+        where = {"phase": self.side.phase, "unit": number}
         lines = [
-            {
-                "type": "answer",
-                "phase": self.side.phase,
-                "unit": number,
-                "half": 0,
-                "arm": self.side.arm,
-                "request": asked.id,
-                "session": request.id,
-                "prompt": asked.prompt,
-                "ids": answer.ids,
-                "reason": answer.reason,
-                "lines": answer.lines,
-                "max_tokens": asked.max_tokens,
-                "stop_ids": asked.stop_ids,
-                "ignore_eos": asked.ignore_eos,
-                "sampling": asdict(asked.sampling),
-                **({"family": request.family} if request.family else {}),
-            }
+            where | answer_line(asked, answer, self.side.arm, session=request.id, family=request.family)
             for asked, answer in talk
         ]
         self.arena.writer.add_all(lines)

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness import shape
 from harness.errors import HarnessError, Missing, Usage
-from harness.shape import constant, integer, record, text
+from harness.shape import constant, hexadecimal, integer, record, text
 
 __all__ = ["Seal", "create", "read", "spend", "used_path"]
 
@@ -26,22 +26,24 @@ SALT_BYTES = 32
 _MAX_SEED = 2**64 - 1
 
 
-def _hex32(value: Any, where: str) -> None:
-    text(value, where)
-    if len(value) != 2 * SALT_BYTES or set(value) - set("0123456789abcdef"):
-        raise shape.Mismatch(f"{where} is not {SALT_BYTES} bytes in lower-case hex")
-
-
 SECRET = record(
     {
         "v": constant(1),
         "kind": constant("seal"),
-        "salt": _hex32,
+        "salt": hexadecimal(2 * SALT_BYTES),
         "seed": integer(0, _MAX_SEED),
-        "generator": _hex32,
+        "generator": hexadecimal(2 * SALT_BYTES),
     }
 )
-USED = record({"v": constant(1), "kind": constant("seal_used"), "job": text, "date": text, "commitment": _hex32})
+USED = record(
+    {
+        "v": constant(1),
+        "kind": constant("seal_used"),
+        "job": text,
+        "date": text,
+        "commitment": hexadecimal(2 * SALT_BYTES),
+    }
+)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ __all__ = [
     "anything",
     "boolean",
     "constant",
+    "hexadecimal",
     "integer",
     "items",
     "loads",
@@ -77,6 +78,17 @@ def text(value: Any, where: str) -> None:
         raise Mismatch(f"{where} is not a string")
     if _HALF_PAIR.search(value):
         raise Mismatch(f"{where} holds half a surrogate pair")
+
+
+def hexadecimal(digits: int) -> Check:
+    """A string of so many lower-case hexadecimal digits: a git tree id has 40, a sha256 64."""
+
+    def check(value: Any, where: str) -> None:
+        text(value, where)
+        if len(value) != digits or set(value) - set("0123456789abcdef"):
+            raise Mismatch(f"{where} is not {digits} hexadecimal digits")
+
+    return check
 
 
 def boolean(value: Any, where: str) -> None:

@@ -1,10 +1,10 @@
 """Fresh requests for timing: every prompt is asked once in a campaign, of both arms, and of no process twice."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
+from harness.conversation import Conversation, question, stop_ids_of
 from harness.errors import HarnessError, Usage
-from harness.request import Request, request_seed
+from harness.request import Request
 from harness.text import Text
 from harness.wire import Generate, Ready, Sampling
 
@@ -43,26 +43,12 @@ class Supply:
                     "start a campaign with a longer file of requests",
                 )
             request = self._left.pop()
-            prompt = list(request.ids) or self._chat(request)
+            prompt = Conversation(request).prompt(self._text)
             wanted = min(request.max_tokens or ANSWER_TOK, ANSWER_TOK)
             if len(prompt) + wanted <= ready.context:
-                taken.append(self._generate(request, prompt, wanted, ready, request.sampling or sampling))
+                stop_ids = stop_ids_of(ready, self._text)
+                taken.append(question(request, request.id, prompt, wanted, sampling, stop_ids))
         return taken
-
-    def _chat(self, request: Request) -> list[int]:
-        assert self._text is not None  # the campaign loads a tokenizer where turns are to be asked
-        return self._text.chat(request.turns[:1], [])
-
-    def _generate(self, request: Request, prompt: list[int], wanted: int, ready: Ready, sampling: Sampling) -> Generate:
-        stop_ids = sorted({*ready.stop_ids, *(self._text.stop_ids if self._text else ())})
-        return Generate(
-            id=request.id,
-            prompt=prompt,
-            max_tokens=wanted,
-            stop_ids=stop_ids,
-            ignore_eos=request.ignore_eos,
-            sampling=replace(sampling, seed=request_seed(sampling.seed, request.choice)),
-        )
 
 
 def _fresh(requests: Sequence[Request], seen: set[str]) -> list[Request]:

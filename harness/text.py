@@ -4,19 +4,20 @@
 Its ids equal transformers'; where that cannot be promised it refuses instead of guessing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, Missing, Unsupported, Usage
+from harness.request import Request
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from harness.template import ChatTemplate
 
-__all__ = ["Stream", "Text", "load_text"]
+__all__ = ["Stream", "Text", "load_text", "load_text_for"]
 
 _WINDOW_TOK, _COMPANY_TOK = 64, 8
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -140,3 +141,13 @@ def load_text(path: Path) -> Text:
     source = vocabulary.template
     template = None if source is None else ChatTemplate(source, vocabulary.tokens)
     return Text(vocabulary.tokenizer, template, vocabulary.stop_ids)
+
+
+def load_text_for(path: Path, requests: Iterable[Request]) -> Text | None:
+    """The text side of a target for these requests; None where there is none and all of them are bare ids."""
+    try:
+        return load_text(path)
+    except (Missing, Unsupported):
+        if any(request.turns for request in requests):
+            raise
+        return None

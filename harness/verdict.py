@@ -1,7 +1,5 @@
 """A verdict from samples: the same samples, the same verdict (docs/records.md, `verdict`)."""
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,8 +9,10 @@ from typing import Any
 from harness import promotion
 from harness.errors import HarnessError, Usage
 from harness.forcing import Bucket, Limits, Report, judge
+from harness.job import canonical_digest
+from harness.machine import COMPARED
 from harness.promotion import LOOKS, Measure, Outcome
-from harness.samples import COMPARED, Samples, Unit, comparable, read
+from harness.samples import Samples, Unit, comparable, read
 from harness.statistics import Bounds
 from harness.units import between_requests, gain_without_divergence, request_times, valid_units
 
@@ -46,9 +46,8 @@ def identity_of(campaign: Mapping[str, Any], card: Mapping[str, Any]) -> dict[st
 
 
 def named(identity: Mapping[str, Any]) -> str:
-    """The key: sha256 of the identity's canonical JSON (sorted keys, no spaces, UTF-8)."""
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    """The key: the sha256 of the identity's canonical JSON."""
+    return canonical_digest(identity)
 
 
 def key_of(samples: Samples) -> str:

@@ -7,7 +7,20 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness import shape
-from harness.shape import Check, boolean, constant, integer, items, mapping, number, one_of, record, scalar, text
+from harness.shape import (
+    Check,
+    boolean,
+    constant,
+    hexadecimal,
+    integer,
+    items,
+    mapping,
+    number,
+    one_of,
+    record,
+    scalar,
+    text,
+)
 
 __all__ = [
     "MAX_LINE",
@@ -35,12 +48,6 @@ _count = integer()
 _ids = items(_count)
 
 
-def _sha256(value: Any, where: str) -> None:
-    text(value, where)
-    if len(value) != 64 or set(value) - set("0123456789abcdef"):
-        raise shape.Mismatch(f"{where} is not a sha256 in hex")
-
-
 def _reply(operation: str, required: dict[str, Check], allowed: dict[str, Check] | None = None) -> Check:
     return record({"v": constant(1), "op": constant(operation), **required}, allowed)
 
@@ -57,12 +64,12 @@ REPLIES: dict[str, Check] = {
         "ready",
         {"load_s": number(0), "bytes": _count, "vocabulary": integer(1), "stop_ids": _ids, "context": integer(1)},
     ),
-    "prepared": _reply("prepared", {"files": _count, "bytes": _count, "digest": _sha256}),
+    "prepared": _reply("prepared", {"files": _count, "bytes": _count, "digest": hexadecimal(64)}),
     "tokens": _reply("tokens", {"id": text, "ids": items(_count, least=1)}, {"logprobs": items(number())}),
     "done": _reply(
         "done",
         {"id": text, "reason": one_of("stop", "length", "cancelled"), "usage": _USAGE},
-        {"logits_sha256": _sha256},
+        {"logits_sha256": hexadecimal(64)},
     ),
     "scores": _reply(
         "scores",
@@ -76,7 +83,7 @@ REPLIES: dict[str, Check] = {
             "kept": items(boolean),
         },
     ),
-    "lattice": _reply("lattice", {"id": text, "file": text, "digest": _sha256}),
+    "lattice": _reply("lattice", {"id": text, "file": text, "digest": hexadecimal(64)}),
     "ok": _reply("ok", {"to": one_of("record", "profile", "shutdown")}),
     "stats": _reply("stats", {"counters": mapping(number(0))}),
     "error": _reply("error", {"id": shape.optional(text), "code": one_of(*ERROR_CODES), "message": text}),

@@ -33,10 +33,8 @@ WAYS = ways()
 
 
 @pytest.fixture(autouse=True)
-def alone(tmp_path, monkeypatch):
-    """One thread an engine, and locks of its own."""
-    (tmp_path / "locks").mkdir()
-    monkeypatch.setenv("SPT_LOCKS", str(tmp_path / "locks"))
+def alone(monkeypatch):
+    """One thread an engine."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 

@@ -78,7 +78,7 @@ def test_cache_in_prepare(runner, cheating, known, models, tmp_path):
     """Known answers that `prepare` hides are found on known requests; on ours none is, and none can be added."""
     asked, said = known
     folder = cheating(catalogue.hidden_in_prepare(wires(asked), said))
-    arm = Arm(folder, tree_id(folder), {})
+    arm = Arm("a", folder, tree_id(folder), {})
     store = fill(arm, system.deployment_of(models), tmp_path / "store", system.enclosure(models), 8 << 20)
     with runner.open(folder, prepared=str(store.files)) as engine:
         naive = again(engine, asked)
@@ -177,7 +177,7 @@ def test_link_to_the_requests(stock, models, tmp_path):
     folder, sealed = tmp_path / "candidate", tmp_path / "requests.jsonl"
     sealed.write_text("sealed\n")
     system.write(system.stock(), folder)
-    arm = Arm(folder, tree_id(folder), {})
+    arm = Arm("a", folder, tree_id(folder), {})
     (folder / "stock" / "cache.md").symlink_to(sealed)
     assert Path(folder / "stock" / "cache.md").read_text() == "sealed\n"
 

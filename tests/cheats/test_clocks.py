@@ -153,7 +153,7 @@ def test_daemon_that_slows_the_current_best(cheating, runner, models, tmp_path):
         os.kill(pid, signal.SIGKILL)
 
     deployment = system.deployment_of(models)
-    fill(Arm(folder, tree_id(folder), {}), deployment, tmp_path / "store", system.enclosure(models), 8 << 20)
+    fill(Arm("a", folder, tree_id(folder), {}), deployment, tmp_path / "store", system.enclosure(models), 8 << 20)
     assert ended(name)
 
 

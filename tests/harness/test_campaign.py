@@ -25,13 +25,6 @@ FAKE = [sys.executable, "-P", "-s", str(ROOT / "tests/fakes/engine.py")]
 GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0}
 
 
-@pytest.fixture(autouse=True)
-def own_locks(tmp_path, monkeypatch):
-    """Tests that run beside one another lock nothing of each other."""
-    (tmp_path / "locks").mkdir()
-    monkeypatch.setenv("SPT_LOCKS", str(tmp_path / "locks"))
-
-
 @pytest.fixture
 def make_job(tmp_path):
     """Writes a job of two arms with these options; returns its file."""

@@ -463,9 +463,10 @@ print(len(os.listdir("/proc/sys")), writable)
 """
 
 
-def test_what_belongs_to_root_below_proc_stays_closed_beside_a_gpu(tmp_path):
-    """CUDA names its threads below /proc/self, so /proc is open there; nothing else in it can be written."""
-    box = Enclosure(find_bubblewrap(), nodes=(Path("/dev/null"),))
+@pytest.mark.parametrize("nodes", [(), (Path("/dev/null"),)], ids=["cpu", "gpu"])
+def test_what_belongs_to_root_below_proc_stays_closed(nodes, tmp_path):
+    """CUDA names its threads below /proc/self, so processes are open; nothing else in /proc can be written."""
+    box = Enclosure(find_bubblewrap(), nodes=nodes)
     ran = subprocess.run(
         box.command([sys.executable, "-c", _PROC], {}, tmp_path), capture_output=True, text=True, check=True
     )

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from harness.errors import Missing, Unsupported
-from harness.machine import card
+from harness.machine import COMPARED, card, shareable
 from tests.harness.schemas import validator
 
 NOW = datetime.datetime(2026, 11, 30, 12, 0, tzinfo=datetime.UTC)
@@ -21,6 +21,15 @@ def test_card_of_a_cpu():
     assert {made[name] for name in GPU} == {None}
     assert made["torch"].startswith("2.")
     assert made["date"] == "2026-11-30T12:00:00+00:00"
+
+
+def test_what_travels_names_no_machine():
+    """A card that goes into a record keeps all that is compared, and neither host nor serial number."""
+    made = card("cpu", NOW)
+
+    assert set(made) - set(shareable(made)) == {"host", "uuid"}
+    assert set(COMPARED) <= set(shareable(made))
+    validator("card").validate(shareable(made))
 
 
 @pytest.mark.parametrize(

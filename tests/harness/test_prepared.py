@@ -53,7 +53,7 @@ def box(request):
 def arm(tmp_path):
     (tmp_path / "system").mkdir()
     (tmp_path / "system" / "a.py").write_text("x = 1\n")
-    return Arm(tmp_path / "system", tree_id(tmp_path / "system"), {})
+    return Arm("a", tmp_path / "system", tree_id(tmp_path / "system"), {})
 
 
 def deployment(command, target="/none"):
@@ -197,8 +197,7 @@ def write_gguf(path):
 
 
 @pytest.fixture
-def job(arm, tmp_path, toy_paths, monkeypatch):
-    monkeypatch.setenv("SPT_LOCKS", str(tmp_path))
+def job(arm, tmp_path, toy_paths):
     whole = vars(deployment(FAKE, toy_paths["smollm"][0]))
     whole = {**whole, "name": "toy", "target": vars(whole["target"]), "sampling": vars(whole["sampling"])}
     whole["load"] = {"concurrency": whole.pop("concurrency"), "arrival": "closed"}

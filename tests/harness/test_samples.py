@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import samples
@@ -169,6 +169,7 @@ def test_files_that_contradict_themselves(lines, match, tmp_path):
         samples.read(path)
 
 
+@settings(deadline=None)
 @given(cut=st.integers(0, 400), seed=st.integers(0, 3))
 def test_half_a_last_line_is_cut_off(cut, seed, tmp_path_factory):
     """However a file is torn, the lines before the tear are read, and the next writer goes on behind them."""

@@ -21,13 +21,6 @@ GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0}
 STOCK = {**FAST, "mismatch": 0.006, "seed": 1}  # what a head in half precision does to stock itself
 
 
-@pytest.fixture(autouse=True)
-def own_locks(tmp_path, monkeypatch):
-    """Tests that run beside one another lock nothing of each other."""
-    (tmp_path / "locks").mkdir()
-    monkeypatch.setenv("SPT_LOCKS", str(tmp_path / "locks"))
-
-
 def make_job(folder: Path, a: dict, requests: int, tokens: int, seed: int, looks: int = 0) -> Path:
     folder.mkdir()
     (folder / "system").mkdir()

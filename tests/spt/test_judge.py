@@ -20,13 +20,6 @@ ROOT = Path(__file__).parents[2]
 SANDBOX = [] if works() else ["--no-sandbox"]  # a kernel may refuse namespaces, and the toys are trusted
 
 
-@pytest.fixture(autouse=True)
-def own_locks(tmp_path, monkeypatch):
-    """Tests that run beside one another lock nothing of each other."""
-    (tmp_path / "locks").mkdir()
-    monkeypatch.setenv("SPT_LOCKS", str(tmp_path / "locks"))
-
-
 @pytest.fixture(scope="module")
 def pristine_judged(tmp_path_factory):
     return make_deployment(tmp_path_factory.mktemp("toy"))

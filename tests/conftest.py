@@ -1,0 +1,11 @@
+"""Shared by all tests."""
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_locks(tmp_path_factory):
+    """Judges of tests that run beside one another lock nothing of each other, nor of a judge at work."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPT_LOCKS", str(tmp_path_factory.mktemp("locks")))
+        yield
