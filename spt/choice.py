@@ -17,7 +17,8 @@ from spt.errors import Missing, SptError, Usage
 __all__ = ["Chosen", "checked_options", "choose_deployment", "nearest_deployment", "split_options"]
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
-_SAMPLING = ("temperature", "seed")
+# Flags that go into a mapping of the file, by its key.
+_INNER = {"sampling": ("temperature", "seed"), "target": ("widen", "jitter")}
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,11 @@ def choose_deployment(
 
 
 def _refuse_bad_flags(given: Mapping[str, str]) -> None:
-    for name in _SAMPLING:
-        read_number, meaning = NUMBERS[f"sampling.{name}"]
-        if name in given and read_number(given[name]) is None:
-            raise Usage(f"--{name} '{given[name]}' is not {meaning}")
+    for key, names in _INNER.items():
+        for name in names:
+            read_number, meaning = NUMBERS[f"{key}.{name}"]
+            if name in given and read_number(given[name]) is None:
+                raise Usage(f"--{name} '{given[name]}' is not {meaning}")
     if "device" in given and not _DEVICE.fullmatch(given["device"]):
         raise Usage(f"--device '{given['device']}' is none of cpu, cuda and cuda:N")
 
@@ -73,13 +75,15 @@ def _overlaid(
     notes: list[str],
 ) -> dict[str, Any]:
     """A deployment's words with the flags over them; another target has its own drafter, whatever the file says."""
-    made = {**value, **{key: word for key, word in given.items() if key not in _SAMPLING}}
-    if sampling := {key: given[key] for key in _SAMPLING if key in given}:
-        made["sampling"] = {**(value.get("sampling") or {}), **sampling}
+    inner = {name for names in _INNER.values() for name in names}
+    made = {**value, **{key: word for key, word in given.items() if key not in inner}}
     if target is not None and _absolute(target, here) != _held_target(value, folder):
         made["target"] = {"path": _absolute(target, here)}
         if made.pop("drafter", None) is not None and drafter is None:
             notes.append("the file's drafter is not for another target: the shipped one where it fits, else none")
+    for key, names in _INNER.items():
+        if over := {name: given[name] for name in names if name in given}:
+            made[key] = {**(made.get(key) or {}), **over}
     if drafter is not None:
         made["drafter"] = None if drafter == "none" else {"path": _absolute(drafter, here)}
     return made

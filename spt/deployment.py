@@ -268,7 +268,7 @@ def _real(allowed: Callable[[float], bool]) -> Callable[[str], float | None]:
 NUMBERS: dict[str, tuple[Callable[[str], float | None], str]] = {
     "target.widen": (_power_of_two, "a power of two"),
     "target.jitter": (_whole(0), "a seed"),
-    "sampling.temperature": (_real(lambda it: it >= 0), "a number of at least 0"),
+    "sampling.temperature": (_real(lambda it: it == 0 or 1e-5 <= it <= 1e5), "a number from 1e-5 to 1e5, or 0"),
     "sampling.top_p": (_real(lambda it: 0 < it <= 1), "a number above 0 and up to 1"),
     "sampling.top_k": (_whole(0), "a whole number of at least 0"),
     "sampling.seed": (_whole(0, 2**64 - 1), "a whole number below 2^64"),

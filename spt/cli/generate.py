@@ -32,6 +32,8 @@ __all__ = ["generate", "show", "summary"]
 )
 @click.option("--target", metavar="PATH", help="A Hugging Face folder, a GGUF file, or package:NAME/FILE.")
 @click.option("--drafter", metavar="DIR", help="A drafter's folder, or none; the shipped one when it fits the target.")
+@click.option("--widen", metavar="K", help="Makes the target K times as wide, a power of two.")
+@click.option("--jitter", metavar="SEED", help="Moves the copies of a widened target apart.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="The longest answer.")
 @click.option("--mode", type=click.Choice(["exact", "fast"]), help="exact: the same bits with and without drafts.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float64"]), help="Of weights and activations.")

@@ -98,8 +98,9 @@ def test_documented_keys_are_the_schemas():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("sampling: {temperature: hot}", "'sampling.temperature' is 'hot', not a number of at least 0"),
+        ("sampling: {temperature: hot}", "'sampling.temperature' is 'hot', not a number from 1e-5 to 1e5, or 0"),
         ("sampling: {temperature: -1}", "'sampling.temperature' is '-1'"),
+        ("sampling: {temperature: 1e-9}", "'sampling.temperature' is '1e-9'"),
         ("sampling: {temperature: nan}", "'sampling.temperature' is 'nan'"),
         ("sampling: {temperature: 1_0}", "'sampling.temperature' is '1_0'"),
         ("sampling: {top_p: 0}", "'sampling.top_p' is '0', not a number above 0 and up to 1"),

@@ -15,6 +15,7 @@ import pytest
 from harness.text import load_text
 from spt.choice import choose_deployment
 from spt.cli.generate import show, summary
+from spt.errors import Usage
 from tests.harness import toys
 from tests.harness.schemas import validator
 from tests.harness.test_client import is_gone
@@ -179,7 +180,7 @@ def test_the_nearest_deployment_counts(project):
         (["--option", "depth=3"], 2, "the system has no option 'depth'"),
         (["--option", "tau=two"], 2, "option 'tau' is 'two', which is no int"),
         (["--option", "tau=65"], 2, "bad_option"),
-        (["--temperature", "hot"], 2, "--temperature 'hot' is not a number of at least 0"),
+        (["--temperature", "hot"], 2, "--temperature 'hot' is not a number from 1e-5 to 1e5, or 0"),
         (["--seed", "-1"], 2, "--seed '-1' is not a whole number below 2^64"),
         (["--device", "tpu"], 2, "--device 'tpu' is none of cpu, cuda and cuda:N"),
         (["--max-tokens", "0"], 2, "--max-tokens"),
@@ -375,7 +376,7 @@ def test_a_reader_that_goes_away(project):
 
 def chosen(monkeypatch, folder, **flags):
     monkeypatch.chdir(folder)
-    words = {name: flags.get(name) for name in ("system", "mode", "dtype", "device", "temperature", "seed")}
+    words = {name: flags.get(name) for name in ("mode", "dtype", "device", "temperature", "seed", "widen", "jitter")}
     made = choose_deployment(flags.get("file"), flags.get("target"), flags.get("drafter"), words, Path.cwd())
     return made if flags.get("whole") else made.deployment
 
@@ -404,6 +405,18 @@ def test_another_target_has_its_own_drafter(project, monkeypatch, toy):
     assert (other.models.drafter, other.widen) == (ROOT / "drafters/smollm2-135m-dflash-b16", 1)
     assert none.models.drafter is None
     assert named.models.drafter == toy
+
+
+def test_widening_is_a_flag_of_the_target(project, monkeypatch):
+    """--widen and --jitter go over the file's target, and beside a named one; a width is a power of two."""
+    folder = project()
+    own = chosen(monkeypatch, folder, widen="4", jitter="7")
+    other = chosen(monkeypatch, folder, target=SMOLLM2, widen="2")
+
+    assert (own.widen, own.jitter, own.models.target) == (4, 7, chosen(monkeypatch, folder).models.target)
+    assert (other.widen, other.jitter) == (2, 0)
+    with pytest.raises(Usage, match="--widen '3' is not a power of two"):
+        chosen(monkeypatch, folder, widen="3")
 
 
 def test_a_target_leaves_the_rest_of_the_file(project, monkeypatch, toy):

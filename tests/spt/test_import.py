@@ -5,7 +5,10 @@ import shutil
 
 import pytest
 
+from spt.errors import Usage
 from spt.git.compose import Composition
+from spt.intake import admit, read_folders
+from spt.memory import Memory
 from tests.spt.toys import (
     card,
     commit_files,
@@ -50,6 +53,19 @@ def test_a_folder_of_entries_is_taken_in(bare_stock, pristine, shipped):
     assert spt("entry", "import", shipped / "entries", "--json", cwd=bare_stock).json == dict.fromkeys(
         ran.json, "unchanged"
     )
+
+
+def test_two_entries_of_one_name_are_refused(bare_stock, shipped):
+    """Sources that bring one name twice are refused whole; a folder can bring a name under its own only."""
+    files = read_folders(shipped / "entries")
+    before = snapshot(bare_stock)
+    with pytest.raises(Usage, match="two entries are named 'fast-linear'"):
+        admit(Memory.open(bare_stock), [*files, files[0]])
+    twin = bare_stock.parent / "twins"
+    shutil.copytree(shipped / "entries" / "fast-linear", twin / "other")
+
+    assert errors_well(spt("entry", "import", twin, cwd=bare_stock), 2, "'fast-linear' lies in folder 'other'")
+    assert snapshot(bare_stock) == before
 
 
 def test_admitting_is_linear(tmp_path):
