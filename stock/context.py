@@ -1,11 +1,15 @@
 """What the engine knows of one open request, on the device."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from stock.cache import Cache
 from stock.sampling import Noise, Sampling
+
+if TYPE_CHECKING:
+    from stock.prefill import Prefill
 
 __all__ = ["Context", "Pending"]
 
@@ -35,7 +39,8 @@ class Pending:
 class Context:
     """One sequence: its anchor (the last token, whose keys are not yet in the cache), caches, taps and settings.
 
-    anchor: int64 [1].  All tensors keep their place, so that captured passes can be replayed.
+    anchor: int64 [1].  prefill: runs prompts behind what the caches hold.  All tensors keep their place, so that
+    captured passes can be replayed.
     """
 
     anchor: Tensor
@@ -43,6 +48,7 @@ class Context:
     pending: Pending
     sampling: Sampling
     noise: Noise
+    prefill: "Prefill"
     draft_cache: Cache | None = None
 
     @property

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from stock.context import Context, Pending
-from stock.graph import Phases
+from stock.graph import HostCopy, Phases
 from stock.head import Chosen, Wanted
 from stock.ops.accept import Accepted, accept
-from stock.prefill import run_chain
+from stock.prefill import Prefill
 from stock.record import StepTimes
 from stock.sampling import Noise, Sampling
 from stock.system import System
@@ -71,6 +71,20 @@ class Outcome:
     chosen: Chosen
 
 
+@dataclass
+class Launch:
+    """An exact pass that the device was asked for.
+
+    Lattices, trees and outcomes are valid until the next one is asked for, `packed` is the host's own copy.
+    """
+
+    requests: Sequence[Request]
+    lattices: Sequence[Lattice]
+    trees: Sequence[DraftTree]
+    outcomes: Sequence[Outcome]
+    packed: Sequence[HostCopy]
+
+
 # on_step(progress, lattices, trees, outcomes, times): one item for each request of a pass, and its `<phase>_us`.
 OnStep = Callable[
     [Sequence[Progress], Sequence[Lattice], Sequence[DraftTree], Sequence[Outcome], dict[str, float]], None
@@ -89,17 +103,50 @@ class Engine:
         self.times = StepTimes(system.device)
         self.serving: Sequence[Request] = ()  # whom the last step was about: a fault in it is theirs
         self.on_step: OnStep | None = None
+        self.runs_ahead = self.phases.graphs  # a pass is asked for before the tokens of the one before are read
+        self._ahead: Launch | None = None
 
     @torch.inference_mode()
     def step(self) -> list[Progress]:
         """One prefill, or one exact pass over the scheduled requests."""
         self.times.start()
-        self.serving = list(self.requests)
-        self.serving = requests = self.system.schedule(self.requests)
-        for request in requests:
-            if request.context is None:
-                self.serving = [request]
-                return [self._prefill(request)]
+        launch, self._ahead = self._ahead, None
+        if launch is None or set(self.requests).isdisjoint(launch.requests):  # nobody waits for it any more
+            self.serving = list(self.requests)
+            self.serving = requests = self.system.schedule(self.requests)
+            for request in requests:
+                if request.context is None:
+                    self.serving = [request]
+                    return [self._prefill(request)]
+            launch = self._launch(requests)
+        self.serving = launch.requests
+        if self._may_run_ahead(launch.requests):
+            self._ahead = self._launch(launch.requests)
+        passed = zip(launch.requests, launch.outcomes, launch.packed, strict=True)
+        progress = [self._progress(*each) for each in passed if each[0] in self.requests]
+        if self.on_step is not None and len(progress) == len(launch.requests):
+            self.on_step(progress, launch.lattices, launch.trees, launch.outcomes, self.times.take())
+        return progress
+
+    def _may_run_ahead(self, requests: Sequence[Request]) -> bool:
+        """Whether the next pass can be asked for before this one is read, so that the device never waits for the host.
+
+        Everything that it starts from stays on the device.  Not where this pass can reach a request's length, since
+        what lies behind has no room in the cache; nor where the host reads more of a pass than its tokens.  A pass
+        behind a stop id is made in vain.
+        """
+        most = self.system.limits.depth + 1
+        return (
+            self.runs_ahead
+            and self.on_step is None
+            and set(requests) == set(self.requests)
+            and all(
+                len(request.emitted) + most < request.max_tokens and not request.logprobs and not request.digest
+                for request in requests
+            )
+        )
+
+    def _launch(self, requests: Sequence[Request]) -> Launch:
         contexts = [_context(request) for request in requests]
         variant = tuple(map(id, contexts)), tuple(map(_variant, requests))
         with self.times.phase("draft"):
@@ -109,10 +156,8 @@ class Engine:
         with self.times.phase("accept"):
             wanted = [request.wanted for request in requests]
             outcomes = self.phases.run(("accept", variant), self._accept, trees, verified, contexts, wanted)
-        progress = [self._progress(request, outcome) for request, outcome in zip(requests, outcomes, strict=True)]
-        if self.on_step is not None:
-            self.on_step(progress, lattices, trees, outcomes, self.times.take())
-        return progress
+        packed = [HostCopy(outcome.packed) for outcome in outcomes]
+        return Launch(list(requests), lattices, trees, outcomes, packed)
 
     def _draft(self, contexts: Sequence[Context]) -> tuple[list[Lattice], list[DraftTree]]:
         lattices = self.system.draft(contexts, self.system.select.ranks)
@@ -141,25 +186,25 @@ class Engine:
         context.anchor.copy_(accepted.emitted[last])
         return Outcome(torch.cat((accepted.emitted, accepted.count.long())), accepted, chosen)
 
-    def _progress(self, request: Request, outcome: Outcome) -> Progress:
+    def _progress(self, request: Request, outcome: Outcome, packed: HostCopy) -> Progress:
         """Reads a pass's tokens, trims them at a stop id or the length, and closes a request that is done."""
-        *emitted, count = outcome.packed.tolist()
+        *emitted, count = packed.read()
         request.steps += 1
         self.counters["steps"] += 1
-        path = outcome.accepted.path[:count].long()
-        return self._emit(request, emitted[:count], outcome.chosen, path)
+        return self._emit(request, emitted[:count], outcome.chosen, outcome.accepted.path)
 
-    def _emit(self, request: Request, ids: list[int], chosen: Chosen, rows: Tensor) -> Progress:
+    def _emit(self, request: Request, ids: list[int], chosen: Chosen, path: Tensor) -> Progress:
         ids, reason = _trimmed(request, ids)
         request.emitted += ids
         self.counters["tokens"] += len(ids)
         logprobs = None
+        rows = path[: len(ids)].long() if request.logprobs or request.digest else path
         if request.logprobs:
             assert chosen.logprob is not None
-            logprobs = chosen.logprob[rows[: len(ids)]].tolist()
+            logprobs = chosen.logprob[rows].tolist()
         if request.digest:
             assert chosen.logits is not None
-            kept = chosen.logits[rows[: len(ids)]].float().cpu().contiguous()
+            kept = chosen.logits[rows].float().cpu().contiguous()
             request.logits_hash.update(kept.numpy().tobytes())
         if reason is not None:
             self.close(request)
@@ -179,9 +224,8 @@ class Engine:
 
     def _run_prompt(self, prompt: Tensor, context: Context) -> Tensor:
         """Hidden state [1, hidden] of the last prompt row."""
-        for passed in run_chain(self.system, prompt, context.cache):
-            self.system.draft.prefill(context, passed.taps, passed.position)
-        return passed.hidden[-1:]
+        *_, last = context.prefill(prompt)
+        return last.hidden[-1:]
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -212,8 +256,9 @@ class Engine:
             request.context = None
 
     def _open(self, request: Request) -> Context:
-        context = self.free.pop() if self.free else self._new_context()
-        request.context = context
+        if not self.free:
+            self.free.append(self._new_context())
+        context = request.context = self.free.pop()
         context.sampling = request.sampling
         context.noise.set(request.sampling)
         variant = ((id(context),), (_variant(request),))
@@ -233,8 +278,15 @@ class Engine:
             torch.arange(rows, device=device),
         )
         anchor = torch.zeros(1, dtype=torch.int64, device=device)
-        greedy = Sampling()
-        return Context(anchor, system.new_cache(), pending, greedy, Noise.of(greedy, device))
+        greedy, cache = Sampling(), system.new_cache()
+
+        def take(taps: Tensor, position: Tensor, count: Tensor | None) -> None:
+            system.draft.prefill(context, taps, position, count)
+
+        prefill = Prefill(system, cache, self.phases, take)
+        context = Context(anchor, cache, pending, greedy, Noise.of(greedy, device), prefill)
+        prefill.capture(lambda: self._reset(context))
+        return context
 
     def _reset(self, context: Context) -> None:
         context.cache.reset()

@@ -8,8 +8,9 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-__all__ = ["Phases"]
+__all__ = ["HostCopy", "Phases"]
 
 
 class Phases:
@@ -43,3 +44,22 @@ class Phases:
             result = phase(*arguments)
         self._captured[key] = (graph, result)
         return result
+
+
+class HostCopy:
+    """A tensor's values of now, for the host to read later: what a later replay leaves in it is not seen."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._values, self._copied = tensor, None
+        if tensor.is_cuda:
+            self._values = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._values.copy_(tensor, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def read(self) -> list[int]:
+        """The values, when the device has come so far."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        values: list[int] = self._values.tolist()
+        return values

@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from stock.cache import Cache
+from stock.graph import Phases
 from stock.noise import gumbel
 from stock.ops import wide
-from stock.prefill import run_chain
+from stock.prefill import Prefill
 from stock.sampling import Noise, Sampling, kept
 from stock.system import System
 
@@ -37,9 +37,13 @@ class Scores:
 class Scorer:
     """Scores with one cache, which it empties for each request."""
 
+    @torch.inference_mode()
     def __init__(self, system: System) -> None:
         self.system = system
-        self.cache: Cache = system.new_cache()
+        self.cache = system.new_cache()
+        phases = Phases(system.device, system.options["graphs"] and system.has_kernels)
+        self.prefill = Prefill(system, self.cache, phases)
+        self.prefill.capture(self.cache.reset)
 
     @torch.inference_mode()
     def score(self, ids: list[int], start: int, sampling: Sampling) -> Scores:
@@ -49,7 +53,7 @@ class Scorer:
         noise = Noise.of(sampling, device)
         self.cache.reset()
         scores = Scores([], [], [], [], [])
-        for passed in run_chain(self.system, token[:-1], self.cache):
+        for passed in self.prefill(token[:-1]):
             chosen = passed.position + 1  # a row chooses the token after its own
             wanted = chosen >= start
             if bool(wanted.any()):

@@ -29,8 +29,8 @@ class Cache(Protocol):
         """Keeps the accepted path of the last pass."""
         ...
 
-    def append(self, rows: int) -> None:
-        """Keeps all rows of the last pass, a prefill."""
+    def append(self, rows: int | Tensor) -> None:
+        """Keeps the first `rows` rows of the last pass, a prefill; a number, or int32 [1]."""
         ...
 
     def rollback(self) -> None:

@@ -36,7 +36,7 @@ class StaticCache:
             compact(self.kv, self.start, accepted.path, accepted.count)
         self.start += accepted.count
 
-    def append(self, rows: int) -> None:
+    def append(self, rows: int | Tensor) -> None:
         self.start += rows
 
     def rollback(self) -> None:

@@ -29,8 +29,11 @@ class Draft(Protocol):
         """Prepares a context's draft state, for a new sequence."""
         ...
 
-    def prefill(self, context: Context, taps: Tensor, position: Tensor) -> None:
-        """Takes in the taps [n, width] of prompt rows at positions int64 [n]."""
+    def prefill(self, context: Context, taps: Tensor, position: Tensor, count: Tensor | None) -> None:
+        """Takes in the taps [n, width] of prompt rows at positions int64 [n].
+
+        count: int32 [1], how many of the rows are real (None: all).
+        """
         ...
 
     def __call__(self, contexts: Sequence[Context], ranks: int) -> list[Lattice]: ...

@@ -45,10 +45,10 @@ class BlockDraft:
             context.draft_cache = self.drafter.new_cache(self.make_cache, self.slots)
         context.draft_cache.reset()
 
-    def prefill(self, context: Context, taps: Tensor, position: Tensor) -> None:
+    def prefill(self, context: Context, taps: Tensor, position: Tensor, count: Tensor | None) -> None:
         assert context.draft_cache is not None
-        self.drafter.append(taps, position, None, context.draft_cache)
-        context.draft_cache.append(len(position))
+        self.drafter.append(taps, position, count, context.draft_cache)
+        context.draft_cache.append(len(position) if count is None else count)
 
     def __call__(self, contexts: Sequence[Context], ranks: int) -> list[Lattice]:
         return [self._lattice(context, ranks) for context in contexts]

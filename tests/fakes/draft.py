@@ -36,7 +36,7 @@ class ScriptedDraft:
     def open(self, context: Context) -> None:
         """There is no draft state."""
 
-    def prefill(self, context: Context, taps: Tensor, position: Tensor) -> None:
+    def prefill(self, context: Context, taps: Tensor, position: Tensor, count: Tensor | None) -> None:
         """Nobody reads taps."""
 
     def __call__(self, contexts: Sequence[Context], ranks: int) -> list[Lattice]:

@@ -1,19 +1,23 @@
 """Loads engines and decodes with them, as the worker does, inside the test's process."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from stock.cache import Cache
 from stock.draft import Draft
 from stock.engine import Engine, Request
+from stock.graph import Phases
+from stock.prefill import Passed, Prefill
 from stock.sampling import Sampling
 from stock.system import Settings, System, load_system
 
-__all__ = ["GREEDY", "Answer", "decode", "engine_with", "load", "settings"]
+__all__ = ["GREEDY", "Answer", "decode", "engine_with", "load", "run_chain", "settings"]
 
 GREEDY = Sampling()
 
@@ -69,6 +73,11 @@ def engine_with(system: System, draft: Draft, **changes: Any) -> Engine:
     """
     select = changes.get("select", system.select)
     return Engine(replace(system, draft=draft, limits=select.limits(draft.depths), **changes))
+
+
+def run_chain(system: System, token: Tensor, cache: Cache) -> Iterator[Passed]:
+    """The passes over token int64 [n] behind what the cache holds, nothing captured."""
+    return Prefill(system, cache, Phases(system.device, graphs=False))(token)
 
 
 def decode(

@@ -89,7 +89,7 @@ def test_taps_are_outputs_of_their_layers(tmp_path, oracle):
     drafter = write_drafter(tmp_path / "drafter", drafter_config(TARGET, taps=[0, 1]))
     engine = load(target, drafter)
     seen = []
-    engine.system.draft.prefill = lambda context, taps, position: seen.append((taps, position))
+    engine.system.draft.prefill = lambda context, taps, position, count: seen.append((taps, position))
 
     engine.open(Request("test", IDS, 1, frozenset(), True, GREEDY))
     engine.step()

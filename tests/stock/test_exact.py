@@ -15,11 +15,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from stock.engine import Engine
-from stock.prefill import run_chain
 from stock.sampling import Sampling
 from tests.fakes.draft import ScriptedDraft
 from tests.fakes.select import RandomTree
-from tests.stock.drive import decode, engine_with, load
+from tests.stock.drive import decode, engine_with, load, run_chain
 from tests.stock.tiny import (
     drafter_config,
     drafter_weights,

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from stock.engine import Engine
-from stock.prefill import run_chain
-from tests.stock.drive import load
+from tests.stock.drive import load, run_chain
 from tests.stock.tiny import target_config, write_target
 
 TOLERANCE = 2.0**-15

@@ -13,10 +13,9 @@ from stock.ops.accept import accept
 from stock.ops.attention import Heads, Layer, Rows, attend, attend_exact, visible_rows
 from stock.ops.compact import compact
 from stock.ops.top_ranks import top_ranks
-from stock.prefill import run_chain
 from stock.rope import Rope
 from stock.tree import DraftTree, chain_tree
-from tests.stock.drive import load
+from tests.stock.drive import load, run_chain
 from tests.stock.tiny import target_config, write_target
 
 CPU = torch.device("cpu")
