@@ -30,7 +30,7 @@ __all__ = ["GROUP", "QUARTETS", "Contestant", "Pair", "Voided"]
 QUARTETS = 3
 GROUP = 8  # requests
 LOOPED_SHARE = 0.1
-REDRAWS = 5  # of one quartet; a file of requests that loops so often is the wrong one
+REDRAWS = 8  # of one group; a file of requests that loops so often is the wrong one
 LOAD_FACTOR, LOAD_SLACK_S = 1.5, 10.0
 IDLE_S = 0.5  # how long a device may look busy after a freeze
 FREE_S = 60.0  # how long the memory of a unit's processes may take to come back
@@ -115,21 +115,23 @@ class Pair:
         return leads
 
     def _quartet(self, half: int, quartet: int, lead: str, sides: dict[str, "_Side"]) -> None:
-        """One quartet, drawn again while it is too repetitive in arm b; no time is read for that."""
+        """Two groups, the second in the other order."""
         other = "b" if lead == "a" else "a"
+        for slot, order in ((0, (lead, other)), (2, (other, lead))):
+            self._group(half, quartet, slot, order, sides)
+
+    def _group(self, half: int, quartet: int, slot: int, order: Sequence[str], sides: dict[str, "_Side"]) -> None:
+        """One group in both arms, drawn again while it is too repetitive in arm b; no time is read for that."""
         for _ in range(REDRAWS):
-            groups = [(self._number(), self._take(GROUP, sides["b"])) for _ in range(2)]
-            said: list[Answer] = []
-            for slot, (arm, (number, requests)) in enumerate(
-                [(lead, groups[0]), (other, groups[0]), (other, groups[1]), (lead, groups[1])]
-            ):
-                answers = sides[arm].timed(requests, quartet=quartet, slot=slot, group=number)
-                said += answers if arm == "b" else []
-            if not any(_loops(said[index : index + GROUP]) for index in (0, GROUP)):
+            number, requests = self._number(), self._take(GROUP, sides["b"])
+            for at, arm in enumerate(order):
+                answers = sides[arm].timed(requests, quartet=quartet, slot=slot + at, group=number)
+                if arm == "b" and _loops(answers):
+                    break
+            else:
                 return
-            numbers = [number for number, _ in groups]
-            self.write([{"type": "redraw", "half": half, "quartet": quartet, "groups": numbers}])
-        raise Voided(None, "violation", f"{REDRAWS} draws of a quartet were too repetitive")
+            self.write([{"type": "redraw", "half": half, "quartet": quartet, "groups": [number]}])
+        raise Voided(None, "violation", f"{REDRAWS} draws of a group were too repetitive")
 
     def _take(self, count: int, side: "_Side") -> list[Generate]:
         return self.supply.take(count, side.ready, self.deployment.sampling)

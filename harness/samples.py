@@ -330,15 +330,9 @@ def _key(line: Line) -> _Key:
 
 
 def _counting_groups(lines: list[Line]) -> list[Line]:
-    """The groups of a unit, without those of quartets that were redrawn after them."""
-    groups: list[Line] = []
-    for line in lines:
-        if line["type"] == "group":
-            groups.append(line)
-        elif line["type"] == "redraw":
-            gone = (line["half"], line["quartet"])
-            groups = [group for group in groups if (group["half"], group["quartet"]) != gone]
-    return groups
+    """The groups of a unit, without those that were drawn again."""
+    gone = {(line["half"], number) for line in lines if line["type"] == "redraw" for number in line["groups"]}
+    return [line for line in lines if line["type"] == "group" and (line["half"], line["group"]) not in gone]
 
 
 def _counting_answers(lines: list[Line], groups: list[Line], timed: bool) -> dict[tuple[str, str], Line]:

@@ -97,6 +97,7 @@ class Set:
             "id": self._id("single", index),
             "category": family.name,
             "turns": [next(source)],
+            **({"max_tokens": family.answer_tok} if family.answer_tok else {}),
             **changes,
         }
 

@@ -57,4 +57,4 @@ def _opening(scene: Scene) -> str:
     return f"{story} Here is what you should know.\n\n{passage(scene, scene.size_tok - 60)}\n\n{scene.deal(_ASK)}"
 
 
-FAMILY = Family("advice", "what I told you", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("advice", "what I told you", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=48)

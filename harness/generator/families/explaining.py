@@ -44,4 +44,4 @@ def _opening(scene: Scene) -> str:
     return before + scene.deal(_TASKS) + (tail if before or "above" not in tail else "")
 
 
-FAMILY = Family("explaining", "the explanation", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("explaining", "the explanation", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=48)

@@ -52,4 +52,4 @@ def _follow(scene: Scene) -> str:
     return turn + scene.deal(_MESSAGES) if turn.endswith("\n") else turn
 
 
-FAMILY = Family("extraction", "the messages", _opening, _follow)
+FAMILY = Family("extraction", "the messages", _opening, _follow, answer_tok=48)

@@ -77,4 +77,4 @@ def _opening(scene: Scene) -> str:
     return notes(scene, scene.size_tok - 100) + scene.fill(task + " ".join(rules)).rstrip()
 
 
-FAMILY = Family("functions", "the program", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("functions", "the program", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=48)

@@ -58,4 +58,4 @@ def _opening(scene: Scene) -> str:
     return f"{task} Use what is useful of this:\n\n{passage(scene, scene.size_tok - 50)}"
 
 
-FAMILY = Family("letters", "the letter", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("letters", "the letter", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=48)

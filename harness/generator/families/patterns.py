@@ -59,4 +59,6 @@ def _line(scene: Scene) -> str:
     return scene.fill("{new_clock} {new_code} {new_given} took {new_n} {new_goods} to {new_town}, {new_price}")
 
 
-FAMILY = Family("patterns", "the pattern", _opening, lambda scene: _with_match(scene, scene.next_of(_FOLLOW)))
+FAMILY = Family(
+    "patterns", "the pattern", _opening, lambda scene: _with_match(scene, scene.next_of(_FOLLOW)), answer_tok=48
+)

@@ -55,4 +55,4 @@ def _opening(scene: Scene) -> str:
     return notes(scene, scene.size_tok - 60) + f"{scene.deal(_TASKS)} {limits}".rstrip()
 
 
-FAMILY = Family("plans", "the plan", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("plans", "the plan", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=48)

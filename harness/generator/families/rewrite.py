@@ -52,4 +52,4 @@ def _opening(scene: Scene) -> str:
     return f"{ask}\n\n{text}" if scene.chance(60) else f"{text}\n\n{ask}"
 
 
-FAMILY = Family("rewrite", "the text", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("rewrite", "the text", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=48)

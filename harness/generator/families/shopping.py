@@ -47,4 +47,4 @@ def _opening(scene: Scene) -> str:
     return notes(scene, scene.size_tok - 80) + head + scene.deal(_ENDINGS) + scene.fill(tail)
 
 
-FAMILY = Family("shopping", "the shopping sums", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("shopping", "the shopping sums", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=48)

@@ -42,4 +42,4 @@ def _opening(scene: Scene) -> str:
     return f"{passage(scene, scene.size_tok - 40)}\n\n{task} Let it play among these people."
 
 
-FAMILY = Family("stories", "the story", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("stories", "the story", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=48)

@@ -45,4 +45,4 @@ def _follow(scene: Scene) -> str:
     return turn + passage(scene, scene.between(40, 120)) if turn.endswith("\n") else turn
 
 
-FAMILY = Family("summary", "the summary", _opening, _follow)
+FAMILY = Family("summary", "the summary", _opening, _follow, answer_tok=48)

@@ -59,4 +59,4 @@ def _follow(scene: Scene) -> str:
     return turn + scene.deal(_SENTENCES) if turn.endswith(": ") else turn
 
 
-FAMILY = Family("translation", "the translations", _opening, _follow)
+FAMILY = Family("translation", "the translations", _opening, _follow, answer_tok=48)
