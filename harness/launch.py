@@ -29,9 +29,10 @@ def served(deployment: Deployment, arm: str) -> bool:
 
 def launch(deployment: Deployment, arm: Arm, start: Start = Engine.start, **words: Any) -> Engine:
     """The arm's engine, started by `start` with `words`."""
-    if not served(deployment, arm.name):
-        return start(deployment.command(stock_command()), arm.folder, **words)
     engine = deployment.engine
+    if not served(deployment, arm.name):
+        own = stock_command()
+        return start(own if engine["kind"] == "openai" else deployment.command(own), arm.folder, **words)
     command = [sys.executable, "-P", "-s", "-m", "harness.openai", "--url", engine["url"], "--model", engine["model"]]
     return start(command, _ROOT, passed=(KEY,), **words)
 

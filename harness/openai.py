@@ -103,6 +103,7 @@ class _Open:
     prompt: list[int]
     max_tokens: int
     ends: frozenset[int]  # the ids that end it
+    logprobs: bool
     stream: Stream
     ids: list[int] = field(default_factory=list)
     lines: int = 0
@@ -238,7 +239,7 @@ class Adapter:
         }
         stream = self._server.stream(prompt, fields, logprobs=line["logprobs"])
         ends = frozenset(() if line["ignore_eos"] else stop_ids)
-        request = _Open(name, prompt, line["max_tokens"], ends, stream)
+        request = _Open(name, prompt, line["max_tokens"], ends, line["logprobs"], stream)
         self._open[name] = request
         self._counters["requests"] += 1
         threading.Thread(target=self._follow, args=(request,), daemon=True).start()
@@ -318,26 +319,31 @@ class Adapter:
 
     def _end(self, request: _Open) -> None:
         """The stream is over: `done`, where it bears out that the answer is."""
-        stream, count = request.stream, len(request.ids)
-        reason = request.reason()
+        stream, came = request.stream, len(request.ids)
         if stream.finish not in ("stop", "length"):
-            raise _Refusal("internal", f"the server ended with {stream.finish!r} after {count} tokens")
-        if reason is None:
+            raise _Refusal("internal", f"the server ended with {stream.finish!r} after {came} tokens")
+        if request.reason() is None and stream.stop_id in request.ends:
+            self._take_stop(request, stream.stop_id)
+        if (reason := request.reason()) is None:
             last = f", the last of them {request.ids[-1]}" if request.ids else ""
-            left_out = f" and named {stream.stop_id}, which it left out" if stream.stop_id is not None else ""
             raise _Refusal(
                 "internal",
-                f"the server ended with '{stream.finish}'{left_out} after {count} of {request.max_tokens}"
-                f" tokens{last}: no stop id of the target stands there",
+                f"the server ended with '{stream.finish}' after {came} of {request.max_tokens} tokens{last},"
+                " and no stop id that it was given stands there",
             )
-        if stream.usage not in (None, (len(request.prompt), count)):
+        counts = [(len(request.prompt), count) for count in {came, len(request.ids)}]
+        if stream.usage not in (None, *counts):
             raise _Refusal(
-                "internal",
-                f"the server counts {stream.usage} tokens of prompt and answer, and there are"
-                f" {(len(request.prompt), count)}",
+                "internal", f"the server counts {stream.usage} tokens of prompt and answer, and there are {counts[0]}"
             )
         del self._open[request.id]
         self._done(request, reason)
+
+    def _take_stop(self, request: _Open, token: int) -> None:
+        """Adds the stop id of a server that names it and leaves it out of the answer, whose last token it is."""
+        if request.logprobs:
+            raise _Refusal("unsupported", "the server leaves out the stop id, and so its log-probability")
+        self._take(request, Piece([token], None))
 
     def _done(self, request: _Open, reason: str) -> None:
         usage = {
