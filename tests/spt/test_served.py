@@ -69,6 +69,14 @@ def test_generate(folder, server):
     assert "secret" not in done.stdout + done.stderr
 
 
+def test_generate_outside_a_repository(folder, server, tmp_path):
+    """A deployment file is all that it takes."""
+    (tmp_path / "deployment.yaml").write_text((folder / "deployment.yaml").read_text())
+    ran = spt("generate", "Hi", "--target", folder.parent / "model", "--max-tokens", "3", cwd=tmp_path)
+
+    assert (ran.code, len(server.asked)) == (0, 2)  # one token at the load, then the answer
+
+
 def test_drawn_answers_are_said_to_be_the_servers_own(folder):
     """Above temperature 0 the user is told that the answer cannot be had again."""
     ran = spt("generate", "Hi", "--max-tokens", "3", "--temperature", "0.5", cwd=folder)
