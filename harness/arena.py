@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness import shape
-from harness.client import Engine, Start, stock_command
+from harness.client import Engine, Start
 from harness.device import Device, locked, open_device
 from harness.errors import Usage
 from harness.job import Job, read_job
+from harness.launch import launch, settings_of
 from harness.machine import card
-from harness.options import convert
 from harness.prepared import Store, model_paths, stored
 from harness.probe import check_sandbox
 from harness.request import Request, read_requests
 from harness.samples import Writer
 from harness.sandbox import Enclosure, find_bubblewrap
 from harness.text import Text, load_text_for
-from harness.wire import Ready, Settings
+from harness.wire import Ready
 
 __all__ = ["Arena", "open_arena"]
 
@@ -54,9 +54,9 @@ class Arena:
         store.check()
         enclosure = store.enclosure(self.enclosures[0])
         arm, deployment = self.job.arms[name], self.job.deployment
-        with self.start(deployment.command(stock_command()), arm.folder, enclosure=enclosure) as engine:
-            options = convert({**arm.options, **_options(changed)}, engine.hello.options)
-            settings: Settings = replace(deployment.settings(options), **changed)  # type: ignore[arg-type]
+        with launch(deployment, arm, self.start, enclosure=enclosure) as engine:
+            settings = settings_of(deployment, arm, engine, **_options(changed))
+            settings = replace(settings, **changed)  # type: ignore[arg-type]
             yield engine, engine.load(enclosure.settings(settings))
         store.check()
 

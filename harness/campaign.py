@@ -18,6 +18,7 @@ from harness.client import Engine, Start
 from harness.device import Device
 from harness.errors import HarnessError, Unsupported, Usage
 from harness.job import Job, read_job
+from harness.launch import refuse_served_timing
 from harness.pair import Contestant, Pair, Voided
 from harness.promotion import BOUND, CALIBRATE_UNITS, LOOKS, RULE, SCREEN_UNITS, Measure, next_step, used_readings
 from harness.samples import Samples
@@ -56,6 +57,7 @@ def time_arms(
 def _check(job: Job) -> None:
     if job.rule != RULE:
         raise Usage(f"the job's rule is '{job.rule}'", f"this judge has '{RULE}'")
+    refuse_served_timing(job)
     if job.deployment.concurrency != 1:
         raise Unsupported(f"requests are timed one at a time, not {job.deployment.concurrency}")
 

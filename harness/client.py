@@ -59,14 +59,20 @@ class Engine:
 
     @classmethod
     def start(
-        cls, command: Sequence[str], folder: Path, cache: Path | None = None, enclosure: Enclosure | None = None
+        cls,
+        command: Sequence[str],
+        folder: Path,
+        cache: Path | None = None,
+        enclosure: Enclosure | None = None,
+        passed: Sequence[str] = (),
     ) -> Self:
         """Starts `command` on the exported system tree `folder`; it wakes up while the caller does other things.
 
         `--in-fd 3 --out-fd 4` is appended.  `cache` keeps compiled kernels; without it they vanish with the engine.
         A tree that is not trusted needs an `enclosure`, whose `settings` say what the engine is to load.
+        `passed` are variables of ours that it gets beside those that every engine does.
         """
-        return cls(Process(command, folder, cache, os.environ, enclosure))
+        return cls(Process(command, folder, cache, os.environ, enclosure, passed))
 
     @functools.cached_property
     def hello(self) -> Hello:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,20 @@ from harness.wire import Sampling, Settings, Target
 __all__ = ["Arm", "Deployment", "Job", "canonical_digest", "read_job"]
 
 
+# No user, query or fragment: whoever reads a job reads its address, and a key does not belong into it.
+_URL = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
+
+
+def _url(value: Any, where: str) -> None:
+    text(value, where)
+    if not _URL.fullmatch(value):
+        raise shape.Mismatch(f"{where} is not an address like 'http://HOST:PORT/v1', without user and query")
+
+
 def _engine(value: Any, where: str) -> None:
     kinds = {
         "stock": record({"kind": constant("stock")}),
-        "openai": record({"kind": constant("openai"), "url": text, "model": text}),
+        "openai": record({"kind": constant("openai"), "url": _url, "model": text}),
         "command": record({"kind": constant("command"), "command": items(text, least=1)}),
     }
     mapping(anything)(value, where)
@@ -107,7 +118,7 @@ class Deployment:
     def command(self, stock: list[str]) -> list[str]:
         """The engine's command; `stock` is the one that runs a system tree's own engine."""
         if self.engine["kind"] == "openai":
-            raise Unsupported("the harness cannot run the engine 'openai' yet", "use 'engine: {kind: stock}'")
+            raise Unsupported("an engine 'openai' is a server, and no command of a system")
         return list(self.engine["command"]) if self.engine["kind"] == "command" else stock
 
     def settings(self, options: dict[str, str | float | bool]) -> Settings:

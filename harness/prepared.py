@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import shape
-from harness.client import PREPARE_S, Engine, Start, digest_folder, stock_command
+from harness.client import PREPARE_S, Engine, Start, digest_folder
 from harness.device import locked, open_device
 from harness.errors import HarnessError, Hung, Missing, Refused, Usage, Violation
 from harness.job import Arm, Deployment, read_job
-from harness.options import convert
+from harness.launch import launch, refuse_sandbox, settings_of
 from harness.probe import check_sandbox
 from harness.sandbox import Enclosure, find_bubblewrap
 from harness.shape import constant, integer, number, record, text
@@ -97,6 +97,7 @@ def prepare(job_file: Path, out: Path, *, sandbox: bool = True) -> dict[str, Any
     Returns what was written, by arm.
     """
     job = read_job(job_file)
+    refuse_sandbox(job, sandbox=sandbox)
     deployment = job.deployment
     with open_device(deployment.device) as device, locked(device.uuid):
         enclosure = Enclosure(
@@ -174,9 +175,9 @@ def _run(
     start: Start,
 ) -> None:
     assert enclosure.files is not None and enclosure.prepared is not None
-    with start(deployment.command(stock_command()), arm.folder, enclosure=enclosure) as engine:
+    with launch(deployment, arm, start, enclosure=enclosure) as engine:
         engine.watch(watch)
-        settings = enclosure.settings(deployment.settings(convert(arm.options, engine.hello.options)))
+        settings = enclosure.settings(settings_of(deployment, arm, engine))
         try:
             engine.prepare(settings, enclosure.files, patience_s, inside=enclosure.prepared)
         except Refused as error:

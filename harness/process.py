@@ -64,6 +64,7 @@ class Process:
         cache: Path | None,
         outside: Mapping[str, str],
         enclosure: Enclosure | None = None,
+        passed: Sequence[str] = (),
     ) -> None:
         self.watch: Callable[[], None] = lambda: None  # called every SLICE_S of waiting; what it raises ends the wait
         self._tail: deque[bytes] = deque()
@@ -79,6 +80,7 @@ class Process:
         try:
             full = [*command, "--in-fd", str(IN_FD), "--out-fd", str(OUT_FD)]
             full, variables = _placed(full, Path(self._home.name), system, cache, outside, enclosure)
+            variables |= {name: outside[name] for name in passed if name in outside}
             prepare = _preparation(enclosure, group)
             self._child, self._to, self._from, self._prints = _spawn(
                 full, variables, Path(self._home.name) / "work", prepare

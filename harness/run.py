@@ -11,13 +11,13 @@ from typing import Any
 
 from harness import shape
 from harness.answer import Answer
-from harness.client import LOAD_S, Engine, stock_command
+from harness.client import LOAD_S, Engine
 from harness.conversation import Conversation, spoken
 from harness.errors import Crashed, HarnessError, Hung, Usage
 from harness.job import Job, read_job
 from harness.journal import Journal
+from harness.launch import launch, settings_of
 from harness.machine import card
-from harness.options import convert
 from harness.request import Request, read_requests
 from harness.shape import constant, integer, items, number, one_of, record
 from harness.tau import Tally, tally
@@ -72,12 +72,10 @@ def run(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> Tally:
 
 def _answer(job: Job, left: list[Conversation], answers: "_Answers", emit: Emit, deadline_s: float | None) -> None:
     deployment, arm = job.deployment, job.arms["a"]
-    command = deployment.command(stock_command())
     try:
-        with Engine.start(command, arm.folder, answers.folder / "cache") as engine:
+        with launch(deployment, arm, cache=answers.folder / "cache") as engine:
             text = load_text_for(Path(deployment.target.path), [conversation.request for conversation in left])
-            settings = deployment.settings(convert(arm.options, engine.hello.options))
-            ready = engine.load(settings, _patience(LOAD_S, deadline_s))
+            ready = engine.load(settings_of(deployment, arm, engine), _patience(LOAD_S, deadline_s))
             now = datetime.datetime.now(datetime.UTC)
             about = {"engine": engine.hello.engine, "version": engine.hello.version}
             emit({"event": "ready", **about, **asdict(ready), "card": card(deployment.device, now)})

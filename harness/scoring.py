@@ -17,7 +17,9 @@ from harness.client import Engine, Start
 from harness.conversation import converse
 from harness.errors import EngineError, HarnessError, Refused, Violation
 from harness.forcing import Limits
-from harness.request import Request
+from harness.job import read_job
+from harness.launch import refuse_noise, refuse_sandbox
+from harness.request import Request, read_requests
 from harness.samples import Line, Samples, Unit, answer_line, read
 from harness.scored import SYSTEM_PHASES, Event, unchecked
 from harness.verdict import forcing_verdict
@@ -61,6 +63,8 @@ def force(
 
     `limits` are the judge's own; smaller ones are for tests on a handful of answers.
     """
+    refuse_sandbox(read_job(job), sandbox=sandbox)
+    _check_greedy(job)
     calibration = read(reference)
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
         work = _Work(arena, _SYSTEM, emit, minutes)
@@ -93,6 +97,7 @@ def calibrate(
     start: Start = Engine.start,
 ) -> Samples:
     """Stock's own answers, mismatches and margins: what every forcing on this deployment and card is held against."""
+    _check_greedy(job)
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
         work = _Work(arena, _STOCK, emit, minutes)
         if not work.answer(len(arena.requests)):
@@ -100,6 +105,11 @@ def calibrate(
         work.score()
         work.recheck(arena.writer.read())
         return arena.writer.read()
+
+
+def _check_greedy(job_file: Path) -> None:
+    job = read_job(job_file)
+    refuse_noise(job, read_requests(job.requests))
 
 
 class _Work:

@@ -86,6 +86,11 @@ class Deployment:
     concurrency: int = 1
     arrival: str = "closed"
 
+    @property
+    def served(self) -> bool:
+        """Whether a server answers, which has no system of ours in it."""
+        return bool(self.engine["kind"] == "openai")
+
     def interpreter(self) -> str:
         """The program that runs engine and harness."""
         if "/" in self.python:

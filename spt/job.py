@@ -19,6 +19,7 @@ STOP_S = 10.0
 LOG_LINES = 20
 # What a child may know of the outside; the harness makes a worker's environment from all but the last.
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SPT_LOCKS")
+SERVER_KEY = "OPENAI_API_KEY"  # for an engine of kind openai alone
 
 
 class HarnessFailed(SptError):
@@ -92,7 +93,8 @@ def run_harness(
     A verdict that says no is no error.  Raises HarnessFailed as `run_job` does.
     """
     (folder / "empty").mkdir(exist_ok=True)
-    outside = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    names = [*PASSED_ON, SERVER_KEY] if deployment.served else PASSED_ON
+    outside = {name: os.environ[name] for name in names if name in os.environ}
     judged = False
 
     def read(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

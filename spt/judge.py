@@ -16,6 +16,7 @@ from spt.campaign import Kind, Plan, Requests, finish, key_of, make_folder, open
 from spt.errors import Missing
 from spt.formats import read_json
 from spt.job import run_harness
+from spt.served import refuse_forcing, refuse_timing
 
 __all__ = ["COMMANDS", "Limits", "force_system", "make_job", "time_systems"]
 
@@ -58,6 +59,7 @@ class Limits:
 
 def time_systems(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> dict[str, Any]:
     """The verdict on arm a against arm b, old or new; `emit` gets the events of the harness as they come."""
+    refuse_timing(plan.deployment)
     key = key_of(plan, TIME)
     if (old := _old(plan, TIME, "timing", key)) is not None:
         return old
@@ -69,6 +71,7 @@ def time_systems(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
 
 def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> dict[str, Any]:
     """The forcing verdict on arm a, old or new; stock is calibrated first where it is not yet."""
+    refuse_forcing(plan.deployment, plan.arms["a"], sandbox=limits.sandbox)
     key = key_of(plan, FORCE)
     if (old := _old(plan, FORCE, "forcing", key)) is not None:
         return old
@@ -82,6 +85,10 @@ def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
 def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path) -> None:
     """Writes the job of a harness command (time, force, calibrate) into the new folder `to`, to be run elsewhere."""
     kind = next(kind for kind in (TIME, FORCE, CALIBRATE) if kind.command == command)
+    if kind is TIME:
+        refuse_timing(plan.deployment)
+    elif kind is FORCE:
+        refuse_forcing(plan.deployment, plan.arms["a"], sandbox=False)  # who runs the job says how
     wanted = {
         TIME: lambda: time_requests(file, devices),
         FORCE: lambda: force_requests(plan, file),

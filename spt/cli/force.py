@@ -34,12 +34,14 @@ def force(
     """
     from spt.cli.generate import ended_by_exception
     from spt.cli.judgement import show_verdict
-    from spt.cli.output import print_json
+    from spt.cli.output import print_json, say
     from spt.cli.progress import Progress
     from spt.judge import force_system
 
     limits = chosen_limits(max_minutes, devices, no_sandbox=no_sandbox, most=1)
     plan = chosen_plan(system, "stock", file, seed, devices, trusted=no_sandbox)
+    if plan.deployment.served:
+        say("note: a verdict is of the server as it runs now: change the name of the deployment with its flags")
     with ended_by_exception(), Progress() as progress:
         verdict = force_system(plan, requests_file(plan, requests), limits, progress)
     if as_json:

@@ -15,8 +15,10 @@ import click
 from spt.choice import Chosen, checked_options, choose_deployment, split_options
 from spt.cli.names import complete_entries
 from spt.cli.output import left_out, say
+from spt.deployment import Deployment
 from spt.errors import Missing, SptError, Usage
 from spt.job import HarnessFailed, run_job, write_job
+from spt.served import refuse_system
 
 __all__ = ["generate", "show", "summary"]
 
@@ -114,6 +116,8 @@ def make_arm(
     from spt.system import export, options_of
 
     deployment, word = chosen.deployment, system or chosen.deployment.system
+    if deployment.served:
+        word = _stock_for(deployment, word)
     home = find_home(Path())
     if word is None and home.in_repository:
         say("note: this repository has no stock: the shipped stock runs, whatever is checked out here")
@@ -136,6 +140,14 @@ def make_arm(
             values = checked_options(declared, layers, home)
     export(objects, found.tree, to)
     return {"dir": to.name, "tree": found.tree, "options": values}
+
+
+def _stock_for(deployment: Deployment, word: str | None) -> str:
+    """The system of a deployment that a server answers: stock, which only stands in the job's record."""
+    refuse_system(word or "stock")
+    if deployment.sampling.temperature > 0:
+        say("note: the server draws noise of its own: this answer cannot be repeated token for token")
+    return "stock"
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ def chosen_plan(
     deployment = chosen_deployment(file)
     if deployment.options:
         say("note: the options of the deployment are no part of a system: SYSTEM@OPTIONS.yaml gives some")
-    own_engine = deployment.engine["kind"] == "stock"
+    own_engine = deployment.engine["kind"] != "command"
     named = {word: arm_of(word, own_engine=own_engine) for word in dict.fromkeys((a, b, "stock"))}
     left_out(sorted({path for arm in named.values() for path in arm.left_out}))
     arms = {"a": named[a], "b": named[b], "stock": named["stock"]}

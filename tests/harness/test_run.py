@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import Crashed, HarnessError, Missing, Refused, Unsupported, Usage
+from harness.errors import Crashed, HarnessError, Missing, Refused, Usage
 from harness.run import run
 from harness.text import load_text
 from harness.tree import tree_id
@@ -319,12 +319,6 @@ def test_another_tree_is_refused(make_job, tmp_path):
         go(make_job(tree="0" * 40), tmp_path / "out")
 
     assert not (tmp_path / "out").exists()
-
-
-def test_openai_is_not_there_yet(make_job, tmp_path):
-    """A server is an engine that this command does not drive."""
-    with pytest.raises(Unsupported, match="'openai'"):
-        go(make_job(engine={"kind": "openai", "url": "http://localhost", "model": "x"}), tmp_path / "out")
 
 
 @pytest.mark.parametrize(

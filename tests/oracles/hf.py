@@ -16,7 +16,15 @@ import gguf
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+)
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import (
     Qwen3DecoderLayer,
@@ -127,6 +135,17 @@ def save(job: dict[str, Any]) -> dict[str, Tensor]:
     return logits(job)
 
 
+def export(job: dict[str, Any]) -> dict[str, Tensor]:
+    """Saves a GGUF file as a folder `to` that other engines read, tokenizer included; the ids that end an answer."""
+    model, path = llama_of_gguf(job["path"]).to(getattr(torch, job["dtype"])), Path(job["path"])
+    end = gguf.GGUFReader(path).fields["tokenizer.ggml.eos_token_id"].contents()
+    model.generation_config = GenerationConfig(eos_token_id=end)
+    model.config.eos_token_id = end
+    model.save_pretrained(job["to"])
+    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(job["to"])
+    return {"stop_ids": torch.tensor([end])}
+
+
 class Drafter(nn.Module):
     """A DFlash drafter in the names of the published checkpoints."""
 
@@ -201,7 +220,7 @@ def _mask(context: int, rows: int, window: int | None, causal: bool) -> Tensor:
 
 def main() -> None:
     torch.set_num_threads(1)
-    jobs = {each.__name__: each for each in (logits, argmax, rope, save, drafter)}
+    jobs = {each.__name__: each for each in (logits, argmax, rope, save, export, drafter)}
     out = sys.stdout
     sys.stdout = sys.stderr  # a library's print must not look like a reply
     for line in sys.stdin:
