@@ -66,7 +66,7 @@ def room(tmp_path_factory):
     return folder
 
 
-def forced(room, name, timed, requests=64, looks=56, wrong=0.006, events=None):
+def forced(room, name, timed, requests=120, looks=110, wrong=0.006, events=None):
     """The verdict of forcing in the folder `name`-out, after the samples of `timed`."""
     folder = room / name
     if not folder.is_dir():
@@ -116,7 +116,7 @@ def test_few_timed_tokens_ask_for_as_many_more_as_are_wanted(room):
     assert found["timed_tok"] == 10 * 48 * 2
     wanted = first_look(read(room / "stock/samples.jsonl"), LIMITS).tokens
     assert wanted <= found["tokens"] < wanted + 8 * 300
-    assert 0 < len(units) < 56 // 8
+    assert 0 < len(units) < 110 // 8
     assert len(samples.looks) == 1
 
 
