@@ -89,6 +89,7 @@ def _force(chosen: argparse.Namespace) -> int:
         chosen.reference,
         chosen.max_minutes,
         _events(chosen),
+        timed=chosen.timed,
         sandbox=not chosen.no_sandbox,
     )
     return _answered(chosen, found, "accept")
@@ -109,7 +110,7 @@ def _verdict(chosen: argparse.Namespace) -> None:
 def _key(chosen: argparse.Namespace) -> None:
     from harness.identity import identity
 
-    _emit(identity(chosen.job, datetime.datetime.now(datetime.UTC)))
+    _emit(identity(chosen.job, datetime.datetime.now(datetime.UTC), chosen.timed))
 
 
 def _requests(chosen: argparse.Namespace) -> None:
@@ -209,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     _measuring_words(option, "samples.jsonl")
     _sandbox_word(option)
     option("--reference", type=Path, required=True, metavar="SAMPLES", help="what `calibrate` measured")
+    _timed_word(option)
 
     option = command("verdict", _verdict, "what samples say, as one line of JSON")
     option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")
@@ -223,6 +225,7 @@ def _parser() -> argparse.ArgumentParser:
 
     option = command("key", _key, "what a verdict on a job would be of, on this machine")
     option("--job", type=Path, required=True, metavar="JOB.json")
+    _timed_word(option)
 
     option = command("requests", _requests, "generate requests that nobody has seen")
     option("--set", required=True, metavar="NAME", help="warmup, development, confirmation, force or final")
@@ -254,6 +257,10 @@ def _measuring_words(option: Option, file: str) -> None:
     option("--out", type=Path, required=True, metavar="DIR", help=f"where {file} lies or will lie")
     option("--max-minutes", type=_minutes, metavar="M", help="stop after so long, and go on another time")
     option("--stream", action="store_true", help="JSON lines on standard output as things happen")
+
+
+def _timed_word(option: Option) -> None:
+    option("--timed", type=Path, metavar="SAMPLES", help="what `time` measured: the tokens that are forced first")
 
 
 def _sandbox_word(option: Option) -> None:

@@ -125,6 +125,7 @@ _FIELDS: dict[str, dict[str, Check]] = {
     },
     "recheck": {"arm": _ANY_ARM, "request": shape.text, "at": integer(), "stock": integer(), "shape": integer()},
     "look": {"what": constant("forcing")},
+    "timed": {"samples": hexadecimal(64), "tokens": integer(1)},
 }
 _ALLOWED: dict[str, dict[str, Check]] = {"answer": {"family": shape.text}}
 _CHECKS = {
@@ -194,6 +195,7 @@ class Samples:
     rechecks: dict[tuple[str, str, int], Line]  # by arm, request, index in the answer
     looks: tuple[int, ...]  # lines at which the forcing decision was read
     digest: str  # sha256 of the lines, uncompressed
+    timed: Line | None = None  # where what was timed is forced: the line that says so
 
     def of(self, *phases: str) -> list[Unit]:
         """The units of these phases, in order of completion."""
@@ -248,6 +250,7 @@ def fold(lines: Iterable[Line], path: Path, digest: str) -> Samples:
         rechecks=folder.rechecks,
         looks=tuple(folder.looks),
         digest=digest,
+        timed=folder.timed,
     )
 
 
@@ -265,6 +268,7 @@ class _Folder:
     forced: dict[tuple[str, int, str, str, str], Line] = field(default_factory=dict)
     rechecks: dict[tuple[str, str, int], Line] = field(default_factory=dict)
     looks: list[int] = field(default_factory=list)
+    timed: Line | None = None
     _open: dict[_Key, list[Line]] = field(default_factory=dict)
 
     def take(self, line: Line, at: int) -> None:
@@ -285,10 +289,17 @@ class _Folder:
             self._put(self.rechecks, (line["arm"], line["request"], line["at"]), line)
         elif kind == "look":
             self.looks.append(at)
+        elif kind == "timed":
+            self._begin_with_timed(line)
         elif _key(line) in self.units:
             raise Mismatch(f"unit {line['unit']} of {line['phase']} was complete before this line")
         else:
             self._open.setdefault(_key(line), []).append(line)
+
+    def _begin_with_timed(self, line: Line) -> None:
+        if self.timed or self.units or self._open or self.voids:
+            raise Mismatch("the answers that were timed stand before all others, and once")
+        self.timed = line
 
     def _put(self, lines: dict[Any, Line], key: Any, line: Line) -> None:
         if key in lines:
@@ -313,7 +324,9 @@ class _Folder:
             raise Mismatch(f"unit {line['unit']} of {line['phase']} is complete already")
         lines = self._open.pop(key, [])
         groups = _counting_groups(lines)
-        answers = _counting_answers(lines, groups, timed=line["phase"] not in UNTIMED)
+        # What was timed stands here without the groups that it was timed in: only what counts was taken over.
+        timed = line["phase"] not in UNTIMED and self.timed is None
+        answers = _counting_answers(lines, groups, timed)
         _check_groups(groups, answers)
         self.units[key] = Unit(
             *key,
@@ -360,15 +373,15 @@ def _check_groups(groups: list[Line], answers: dict[tuple[str, str], Line]) -> N
 
 
 def answer_line(
-    asked: Generate, answer: Answer, arm: str, *, half: int = 0, session: str | None = None, family: str | None = None
+    asked: Generate, answer: Answer, arm: str, *, session: str, half: int = 0, family: str | None = None
 ) -> Line:
-    """The `answer` line of what arm `arm` said, its unit left to add; a request is a session of its own by default."""
+    """The `answer` line of what arm `arm` said, its unit left to add; `session` is the request that asked it."""
     return {
         "type": "answer",
         "half": half,
         "arm": arm,
         "request": asked.id,
-        "session": session or asked.id,
+        "session": session,
         "prompt": asked.prompt,
         "ids": answer.ids,
         "reason": answer.reason,

@@ -1,4 +1,4 @@
-"""The figure of a timing verdict: a raw ratio, or a speedup once forcing accepted the same system.
+"""The figure of a timing verdict: a raw ratio, or a speedup once forcing accepted the tokens that were timed.
 
 There is no way to make a `Speedup` but from a ledger that holds the forcing verdict.
 """
@@ -14,7 +14,7 @@ __all__ = ["RawRatio", "Speedup", "figure_of"]
 
 
 class Speedup:
-    """Time before over time after, of a system whose tokens forcing accepted; `forcing` is that verdict's key."""
+    """Time before over time after, of a system whose timed tokens forcing accepted; `forcing` is that verdict's key."""
 
     __slots__ = ("_forcing", "_value")
 
@@ -22,11 +22,16 @@ class Speedup:
         held = ledger.held("timing", timing["key"]).verdict
         if held != timing or timing["gain"] is None:
             raise Differs("this timing verdict is not in the ledger: it has no figure", "`spt verdict add` takes it in")
+        if (rejected := ledger.rejecting(timing)) is not None:
+            raise Differs(
+                "forcing rejected this system: its figure is a raw ratio",
+                f"`spt verdict show {rejected['key'][:12]}` says why",
+            )
         forcing = ledger.passing(timing)
         if forcing is None:
             raise Differs(
-                "no forcing verdict in the ledger accepts this system: its figure is a raw ratio",
-                "`spt force SYSTEM` measures whether its tokens are stock's",
+                "no forcing verdict in the ledger accepts the tokens that were timed: the figure is a raw ratio",
+                "`spt force A B` forces the tokens that were timed",
             )
         self._value, self._forcing = 1 + float(timing["gain"]), str(forcing["key"])
 

@@ -16,6 +16,7 @@ from spt.cli.output import print_json, say
 @click.option("--requests", metavar="FILE", help="JSON lines to ask; generated, and never seen, when left out.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of requests and order; drawn when left out.")
 @click.option("--devices", metavar="D[,D]", help="The devices that it will run on, as they are called there.")
+@click.option("--timed", type=click.Path(path_type=Path), metavar="SAMPLES", help="For force: what `time` measured.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON on standard output.")
 def make(
     command: str,
@@ -26,16 +27,19 @@ def make(
     requests: str | None,
     seed: int | None,
     devices: str | None,
+    timed: Path | None,
     as_json: bool,
 ) -> None:
     """Write the job of `python -m harness COMMAND` for systems A and B
 
-    COMMAND is time (A against B), force (A against stock) or calibrate (stock against itself).  `spt time` and `spt
-    force` write and run such jobs themselves; this is for another machine.
+    COMMAND is time (A against B), force (A, as it was timed against B) or calibrate (stock against itself).  `spt time`
+    and `spt force` write and run such jobs themselves; this is for another machine.  With --timed the samples go along
+    as timed.jsonl; where they were measured on that machine, the harness is told where they lie there.
 
     \b
     Example:
       spt job make time best-first-tree -o race --devices cuda:0
+      spt job make force best-first-tree -o forcing --timed race/out/samples.jsonl
     """
     from spt.cli.judging import chosen_limits, chosen_plan, requests_file
     from spt.errors import Usage
@@ -43,9 +47,12 @@ def make(
 
     if out.exists() or not out.absolute().parent.is_dir():
         raise Usage(f"'{out}' cannot be a new folder", "name one that is not there, in a folder that is")
+    if timed is not None and command != "force":
+        raise Usage(f"--timed is for force, not for {command}")
     limits = chosen_limits(None, devices, no_sandbox=False, most=2 if command == "time" else 1)
-    plan = chosen_plan(a, b if command == "time" else "stock", file, seed, devices)
-    make_job(plan, command, requests_file(plan, requests), max(1, len(limits.devices)), out.absolute())
-    say(f"a job of `python -m harness {command}` lies in {out}")
+    plan = chosen_plan(a, "stock" if command == "calibrate" else b, file, seed, devices)
+    make_job(plan, command, requests_file(plan, requests), max(1, len(limits.devices)), out.absolute(), timed)
+    beside = "" if timed is None else f", and {out}/timed.jsonl is for its --timed"
+    say(f"a job of `python -m harness {command}` lies in {out}{beside}")
     if as_json:
         print_json({"job": str(out.absolute() / "job.json")})
