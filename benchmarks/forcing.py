@@ -72,18 +72,17 @@ def main() -> int:
     requests = requests_of(arguments)
     rows = open_rows(arguments, requests)
     bench = Bench(arguments, requests, rows, deadline_s)
+    stopped = False
     try:
-        for name in arguments.systems:
-            if not any(row["system"] == name for row in rows.of("forced")):
-                bench.force(name)
-        if not rows.of("pace"):
-            bench.pace()
+        bench.measure()
     except HarnessError as error:
+        stopped = True
         print(f"stopped: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
-        return 1
     print(*report(rows), sep="\n")
-    print(*bootstrap(bench, arguments.draws), sep="\n")
-    return int(pace_ratio(rows) < PACE_GOAL)
+    if rows.of("forced"):
+        print(*bootstrap(bench, arguments.draws), sep="\n")
+    pace = pace_ratio(rows)
+    return int(stopped or (pace is not None and pace < PACE_GOAL))
 
 
 def parse() -> argparse.Namespace:
@@ -207,9 +206,17 @@ class Bench:
     def reference(self) -> Path:
         return Path(self.arguments.out / "calibration/out/samples.jsonl")
 
-    def force(self, name: str) -> None:
-        """Calibrates stock where that is not done, forces the system, and writes its row."""
+    def measure(self) -> None:
+        """What is missing: stock's calibration, the verifier's pace, then one system after the other."""
         self._calibrate()
+        if not self.rows.of("pace"):
+            self._pace()
+        for name in self.arguments.systems:
+            if not any(row["system"] == name for row in self.rows.of("forced")):
+                self._force(name)
+
+    def _force(self, name: str) -> None:
+        """Forces a system and writes its row."""
         job = self._job(name, "force", SYSTEMS[name])
         begin_s = time.monotonic()
         verdict = force(
@@ -235,7 +242,7 @@ class Bench:
         read_ = {name: getattr(self._tally, name) for name in ("read_tok", "scored_tok", "seconds")}
         self.rows.add({"kind": "calibrated", "seconds": time.monotonic() - begin_s, "scoring": read_})
 
-    def pace(self) -> None:
+    def _pace(self) -> None:
         """Reads texts of the calibration with the verifier, and lets the same process prefill them, in turn."""
         job = self._job("pace", "calibration", SYSTEMS["honest"])
         texts = longest(read(self.reference), PACED)
@@ -329,13 +336,14 @@ def report(rows: Rows) -> Iterator[str]:
         if said["seconds"]:
             pace = said["read_tok"] / said["seconds"], said["scored_tok"] / said["seconds"]
             yield f"calibration: {pace[0]:,.0f} tokens/s read, {pace[1]:,.0f} of them scored"
-    pairs = rows.of("pace")
-    paces = [sum(row["tokens"] for row in pairs) / sum(row["seconds"][what] for row in pairs)
-             for what in ("score", "prefill")]  # fmt: skip
-    yield (
-        f"same texts: {paces[0]:,.0f} tokens/s scored, {paces[1]:,.0f} prefilled by the engine:"
-        f" {pace_ratio(rows):.0%} (goal at least {PACE_GOAL:.0%})"
-    )
+    ratio = pace_ratio(rows)
+    if ratio is not None:
+        tokens, pairs = sum(row["tokens"] for row in rows.of("pace")), rows.of("pace")
+        score, prefill = (tokens / sum(row["seconds"][what] for row in pairs) for what in ("score", "prefill"))
+        yield (
+            f"same texts: {score:,.0f} tokens/s scored, {prefill:,.0f} prefilled by the engine: {ratio:.0%}"
+            f" (goal at least {PACE_GOAL:.0%})"
+        )
 
 
 def line_of(name: str, verdict: dict[str, Any]) -> str:
@@ -348,10 +356,10 @@ def line_of(name: str, verdict: dict[str, Any]) -> str:
     return f"{name:12}  {verdict['answer']:9} {'  '.join(rates)}  {told:35} {counts}  {verdict['reason']}"
 
 
-def pace_ratio(rows: Rows) -> float:
-    """Tokens a second scored over tokens a second prefilled, on the same texts."""
+def pace_ratio(rows: Rows) -> float | None:
+    """Tokens a second scored over tokens a second prefilled, on the same texts; None where none was timed."""
     took = {what: sum(row["seconds"][what] for row in rows.of("pace")) for what in ("score", "prefill")}
-    return float(took["prefill"] / took["score"])
+    return took["prefill"] / took["score"] if took["score"] else None
 
 
 def bootstrap(bench: Bench, draws: int) -> Iterator[str]:
