@@ -12,6 +12,7 @@ OPTIONS = {
     "other": Option("int", 0, "fake", "which language it speaks"),
     "loops": Option("float", 0.0, "fake", "share of requests that it answers with one token again and again"),
     "fails": Option("bool", False, "fake", "whether it crashes at its second request"),
+    "late": Option("float", 0.0, "fake", "seconds that its first request takes longer"),
     "slow": Option("float", 0.0, "fake", "by how much the whole machine is slower from the 20th start on"),
 }
 STEP_S = 0.002
@@ -70,6 +71,7 @@ class Arm:
         ids = ids[: request.max_tokens]
         slower = 1 + (self.options["slow"] if self.number > 20 else 0.0)
         took_s = STEP_S * len(ids) / self.options["speed"] * slower * (1 + self.random.gauss(0, self.metronome.noise))
+        took_s += self.options["late"] if len(asked) == 1 else 0.0
         answer = Answer(request.id, len(request.prompt), ids=ids, reason="length", lines=[1] * len(ids))
         answer.read_ns = [int(STEP_S * 1e9)] * len(ids)
         answer.done_ns = int(took_s * 1e9)

@@ -119,6 +119,15 @@ def test_a_crash_of_the_current_best_does_not(judged):
     assert found["answer"] == "undecided"
 
 
+def test_load_hidden_in_the_first_answer_declines(judged):
+    """`ready` may come before the load is done; the cap holds for load and warm-up together."""
+    found = judged(late=20.0)
+
+    assert found["answer"] == "decline"
+    assert "20.0 s to load and to answer once" in found["reason"]
+    assert judged(late=9.0, out="within")["reason"].startswith("screen")
+
+
 def test_noise_is_refused(judged):
     """A machine with 5 % noise a request times nothing."""
     found = judged(Metronome(noise=0.3))
