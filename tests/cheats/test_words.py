@@ -88,7 +88,7 @@ def forcing(world, models, stock, pool, tmp_path_factory):
 
     def calibration(dtype):
         if dtype not in known:
-            asked = world.rows("stock", 40, 12) if dtype == "float32" else world.rows("stock", 24)
+            asked = world.rows("stock", long=12) if dtype == "float32" else world.rows("stock", 24)
             known[dtype] = run(None, asked, dtype)
         return known[dtype]
 
@@ -118,10 +118,9 @@ def begin_alike(answers, others):
     return [each.ids[:SHORT_TOK] for each in answers] == [each.ids[:SHORT_TOK] for each in others]
 
 
-@in_both_worlds
 def test_stock_is_accepted(world, forcing, cheating):
     """Another tree with stock's words: without this none of the rejections would mean anything."""
-    verdict, _ = forcing(cheating(lambda files: {**files, "stock/notes.md": "another tree\n"}), world.rows("fresh", 40))
+    verdict, _ = forcing(cheating(lambda files: {**files, "stock/notes.md": "another tree\n"}), world.rows("fresh"))
 
     assert verdict["answer"] == "accept", verdict["reason"]
     assert (verdict["malformed"], verdict["events"]) == ([], 0)
@@ -142,7 +141,7 @@ def test_other_words(name, world, forcing, cheating, naive_answers, stock_answer
     folder = cheating(CHEATS[name](world))
     assert begin_alike(naive_answers(folder), stock_answers)
 
-    verdict, _ = forcing(folder, world.rows("fresh", 40))
+    verdict, _ = forcing(folder, world.rows("fresh"))
     assert verdict["answer"] == "reject"
     assert "the mismatch exceeds stock's" in verdict["reason"]
     assert any(event["explanation"] is None for event in verdict["audit"])
@@ -172,7 +171,7 @@ def test_late_bias(world, forcing, cheating, naive_answers, stock_answers):
     naive = naive_answers(folder)
     assert [each.ids for each in naive] == [each.ids for each in stock_answers]
 
-    verdict, out = forcing(folder, world.rows("fresh", 40, 12))
+    verdict, out = forcing(folder, world.rows("fresh", long=12))
     pooled = judge(read(out / "samples.jsonl"), read(forcing.calibration("float32")), LIMITS, by_bucket=False)
     assert pooled.decision.answer != "reject"
     assert verdict["answer"] == "reject"

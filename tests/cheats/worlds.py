@@ -40,6 +40,7 @@ class World:
     long: list[list[int]]
     late_bias: Change
     late_bucket: str
+    count: int  # of short prompts that are enough to reject on
     tokens: int  # of a short answer
 
     @property
@@ -47,10 +48,10 @@ class World:
         """Answers prompts of other lengths than the known ones' without a pass of the model."""
         return catalogue.skipping(f"len(line['prompt']) not in {sorted({len(prompt) for prompt in self.known})}")
 
-    def rows(self, name: str, short: int, long: int = 0, tokens: int | None = None) -> list[dict]:
-        """Requests of a job: so many short and long prompts, drawn by the name."""
+    def rows(self, name: str, short: int = 0, long: int = 0, tokens: int | None = None) -> list[dict]:
+        """Requests of a job: so many short (0: as many as there must be) and long prompts, drawn by the name."""
         dice, most = random.Random(name), tokens or self.tokens
-        asked = [(ids, most) for ids in dice.sample(self.short, short)]
+        asked = [(ids, most) for ids in dice.sample(self.short, short or self.count)]
         asked += [(ids, most // 2) for ids in dice.sample(self.long, long)]
         return [{"id": f"{name}-{at}", "ids": ids, "max_tokens": most} for at, (ids, most) in enumerate(asked)]
 
@@ -67,6 +68,7 @@ def tiny(folder: Path) -> World:
         long=system.prompts(12, 24, tokens=2052),
         late_bias=catalogue.late_bias,
         late_bucket="at position 2048-4096",
+        count=40,
         tokens=40,
     )
 
@@ -92,5 +94,6 @@ def smollm2() -> World:
         long=drawn(24, 512, 640),
         late_bias=biased(COMMA, 2.0, after=512),
         late_bucket="at position 512-2048",
-        tokens=48,
+        count=24,
+        tokens=40,
     )
