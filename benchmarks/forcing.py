@@ -22,7 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from harness.forcing import Limits, Run
 from harness.generator import Set
 from harness.machine import COMPARED, card, shareable
 from harness.samples import Samples, read
-from harness.scored import AXES, EDGES, Event, Scored, delta_of, events_of, scored_answers
+from harness.scored import delta_of, events_of, scored_answers
 from harness.scoring import calibrate, force
 from harness.wire import Generate, Sampling, Scores
 from spt.share import shipped_root
@@ -163,8 +163,7 @@ def open_rows(arguments: argparse.Namespace, requests: dict[str, list[dict[str, 
 class Read:
     """Passes of a verifier over known texts."""
 
-    read_tok: int = 0
-    scored_tok: int = 0
+    tokens: int = 0
     seconds: float = 0.0
 
 
@@ -177,8 +176,7 @@ class Timed(Engine):
         begin_s = time.perf_counter()
         scores = super().score(ids, start, sampling)
         self.tally.seconds += time.perf_counter() - begin_s
-        self.tally.read_tok += len(ids)
-        self.tally.scored_tok += len(ids) - start
+        self.tally.tokens += len(ids)
         return scores
 
 
@@ -237,10 +235,12 @@ class Bench:
             return
         job = self._job("calibration", "calibration", SYSTEMS["honest"])
         begin_s, sandbox = time.monotonic(), not self.arguments.no_sandbox
-        self._tally = Read()
-        calibrate(job, job.parent / "out", self._minutes(), telling("calibration"), sandbox=sandbox, start=self._start)
-        read_ = {name: getattr(self._tally, name) for name in ("read_tok", "scored_tok", "seconds")}
-        self.rows.add({"kind": "calibrated", "seconds": time.monotonic() - begin_s, "scoring": read_})
+        samples = calibrate(
+            job, job.parent / "out", self._minutes(), telling("calibration"), sandbox=sandbox, start=self._start
+        )
+        said_tok = sum(len(said["ids"]) for unit in samples.of("reference") for said in unit.answers)
+        took = {"seconds": time.monotonic() - begin_s, "read": asdict(self._tally)}
+        self.rows.add({"kind": "calibrated", "tokens": said_tok, **took})
 
     def _pace(self) -> None:
         """Reads texts of the calibration with the verifier, and lets the same process prefill them, in turn."""
@@ -332,10 +332,9 @@ def report(rows: Rows) -> Iterator[str]:
     for row in rows.of("forced"):
         yield line_of(row["system"], row["verdict"])
     for row in rows.of("calibrated"):
-        said = row["scoring"]
-        if said["seconds"]:
-            pace = said["read_tok"] / said["seconds"], said["scored_tok"] / said["seconds"]
-            yield f"calibration: {pace[0]:,.0f} tokens/s read, {pace[1]:,.0f} of them scored"
+        if row["read"]["seconds"]:  # less than all where an earlier run began it
+            pace = row["read"]["tokens"] / row["read"]["seconds"]
+            yield f"calibration: {row['tokens']:,} tokens of stock's; the verifier read {pace:,.0f} tokens/s"
     ratio = pace_ratio(rows)
     if ratio is not None:
         tokens, pairs = sum(row["tokens"] for row in rows.of("pace")), rows.of("pace")
@@ -366,76 +365,50 @@ def bootstrap(bench: Bench, draws: int) -> Iterator[str]:
     """Decisions of the judge's own limits on sessions drawn again from what was said."""
     random = np.random.default_rng(bench.arguments.seed)
     reference = read(bench.reference)
-    stock = sessions_of(reference, reference, "stock", ("reference",), bench.limits)
-    systems = {}
+    stock = counts_of(reference, reference, "stock", "reference", bench.limits)
+    runs = {}
     for row in bench.rows.of("forced"):
         samples = read(bench.arguments.out / row["system"] / "out/samples.jsonl")
-        systems[row["system"]] = sessions_of(samples, reference, "a", ("force",), bench.limits)
-    if "honest" in systems:
-        systems[f"honest, {WORSE:+.0%}"] = worse(systems["honest"], WORSE, random)
-    yield f"sessions drawn again, {draws} times; calibration of at least {CALIBRATION_TOK:,} tokens; first look"
+        runs[row["system"]] = counts_of(samples, reference, "a", "force", bench.limits)
+    if "honest" in runs:
+        runs[f"honest, {WORSE:+.0%}"] = worse(runs["honest"], WORSE, random)
+    calibrated = round(CALIBRATION_TOK / (stock.all_tok / len(stock.sessions)))
+    yield f"sessions drawn again, {draws} times; calibration of {CALIBRATION_TOK:,} tokens; first look"
     yield "system          sessions   tokens  accept  reject  undecided  smoke"
-    for (name, run), count in itertools.product(systems.items(), BOOTSTRAP_SESSIONS):
+    for (name, run), count in itertools.product(runs.items(), BOOTSTRAP_SESSIONS):
         answers: Counter[str] = Counter()
-        tokens = 0
         for _ in range(draws):
-            mean_tok = stock.pooled[1].mean()
-            drawn = again(run, count, random), again(stock, round(CALIBRATION_TOK / mean_tok), random)
-            tokens += int(drawn[0].pooled[1].sum())
-            answers[forcing.decide([drawn[0]], drawn[1]).answer] += 1
+            drawn = again(run, count, random)
+            answers[forcing.decide([drawn], again(stock, calibrated, random)).answer] += 1
         shares = "".join(f"{answers[each] / draws:8.1%}" for each in ("accept", "reject", "undecided", "smoke"))
-        yield f"{name:16} {count:7}  {tokens // draws:7}{shares}"
+        yield f"{name:16} {count:7}  {round(count * run.all_tok / len(run.sessions)):7}{shares}"
 
 
-def sessions_of(samples: Samples, reference: Samples, arm: str, phases: Sequence[str], limits: Limits) -> "Sessions":
-    """Counts of an arm's answers, a row a session."""
-    answers = list(scored_answers(samples, phases, arm, "fp32"))
-    events = events_of(samples, answers, delta_of(reference, limits.bucket_tokens))
-    return Sessions.of(answers, [event for event in events if event.explanation is None])
+def counts_of(samples: Samples, reference: Samples, arm: str, phase: str, limits: Limits) -> Run:
+    """An arm's answers as the judge counts them."""
+    answers = list(scored_answers(samples, (phase,), arm, "fp32"))
+    return forcing._run(answers, events_of(samples, answers, delta_of(reference, limits.bucket_tokens)))
 
 
-@dataclass(frozen=True)
-class Sessions:
-    """wrong, tokens: int64 [session, axis, bucket] without loops.  rest: int64 [session, 3]: looped tokens, looped
-    mismatches, events."""
-
-    wrong: Any
-    tokens: Any
-    rest: Any
-
-    @property
-    def pooled(self) -> tuple[Any, Any]:
-        return self.wrong[:, 0].sum(axis=-1), self.tokens[:, 0].sum(axis=-1)
-
-    @classmethod
-    def of(cls, answers: Sequence[Scored], events: Sequence[Event]) -> "Sessions":
-        rows = {name: row for row, name in enumerate(dict.fromkeys(each.said["session"] for each in answers))}
-        wrong, tokens = (np.zeros((len(rows), len(AXES), len(EDGES) + 1), dtype=np.int64) for _ in range(2))
-        rest, owner = np.zeros((len(rows), 3), dtype=np.int64), {}
-        for each in answers:
-            row = owner[each.said["request"]] = rows[each.said["session"]]
-            for axis in range(len(AXES)):
-                places = each.places(axis)
-                np.add.at(tokens[row, axis], places[~each.loop], 1)
-                np.add.at(wrong[row, axis], places[~each.loop & each.wrong], 1)
-            rest[row, :2] += int(each.loop.sum()), int((each.loop & each.wrong).sum())
-        for event in events:
-            rest[owner[event.request], 2] += 1
-        return cls(wrong, tokens, rest)
+def again(run: Run, count: int, random: np.random.Generator) -> Run:
+    """`count` sessions drawn with replacement, each one of its own; loops and events at the run's own rates."""
+    at = random.integers(len(run.sessions), size=count)
+    part = count / len(run.sessions)
+    return Run(
+        tuple(map(str, range(count))),
+        run.wrong[at],
+        run.tokens[at],
+        looped_tok=round(part * run.looped_tok),
+        looped_wrong=round(part * run.looped_wrong),
+        events=int(random.poisson(part * run.events)),
+    )
 
 
-def again(sessions: Sessions, count: int, random: np.random.Generator) -> Run:
-    """`count` sessions drawn with replacement, each one of its own."""
-    at = random.integers(len(sessions.tokens), size=count)
-    looped, looped_wrong, events = (int(each) for each in sessions.rest[at].sum(axis=0))
-    return Run(tuple(map(str, range(count))), sessions.wrong[at], sessions.tokens[at], looped, looped_wrong, events)
-
-
-def worse(sessions: Sessions, excess: float, random: np.random.Generator) -> Sessions:
+def worse(run: Run, excess: float, random: np.random.Generator) -> Run:
     """The same sessions with more mismatches, at an even rate over all tokens that were none."""
-    wrong, tokens = (int(each.sum()) for each in sessions.pooled)
-    added = random.binomial(sessions.tokens - sessions.wrong, excess * tokens / (tokens - wrong))
-    return replace(sessions, wrong=sessions.wrong + added)
+    wrong, tokens = (int(each.sum()) for each in (run.wrong, run.tokens))
+    added = random.binomial(run.tokens - run.wrong, excess * tokens / (tokens - wrong))
+    return replace(run, wrong=run.wrong + added)
 
 
 if __name__ == "__main__":
