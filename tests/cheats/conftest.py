@@ -51,9 +51,8 @@ def way(request, monkeypatch):
 @pytest.fixture(scope="session")
 def world(request, tmp_path_factory) -> World:
     """The tiny models, unless a test asks for the real ones."""
-    if getattr(request, "param", "tiny") == "smollm2":
-        return worlds.smollm2()
-    return worlds.tiny(tmp_path_factory.mktemp("models"))
+    make = {"tiny": worlds.tiny, "smollm2": worlds.smollm2}[getattr(request, "param", "tiny")]
+    return make(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

