@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from benchmarks.perturbed import int8_weights
+from benchmarks.perturbed import fp8_cache, int8_weights
 from harness.client import Engine
 from harness.forcing import Limits, judge
 from harness.job import read_job
@@ -131,6 +131,7 @@ CHEATS = {
     "early_eos": lambda world: catalogue.early_eos,
     "masked_eos": lambda world: catalogue.masked_eos,
     "int8_weights": lambda world: int8_weights,
+    "fp8_cache": lambda world: fp8_cache,
 }
 
 
