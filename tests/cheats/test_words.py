@@ -131,21 +131,35 @@ CHEATS = {
     "early_eos": lambda world: catalogue.early_eos,
     "masked_eos": lambda world: catalogue.masked_eos,
     "int8_weights": lambda world: int8_weights,
-    "fp8_cache": lambda world: fp8_cache,
 }
+
+
+@pytest.fixture
+def rejected(world, forcing, cheating, naive_answers, stock_answers):
+    """Makes sure that a cheat is alike on a few known prompts, and rejected on all that it says to others."""
+
+    def check(change):
+        folder = cheating(change)
+        assert begin_alike(naive_answers(folder), stock_answers)
+
+        verdict, _ = forcing(folder, world.rows("fresh"))
+        assert verdict["answer"] == "reject"
+        assert "the mismatch exceeds stock's" in verdict["reason"]
+        assert any(event["explanation"] is None for event in verdict["audit"])
+
+    return check
 
 
 @in_both_worlds
 @pytest.mark.parametrize("name", CHEATS)
-def test_other_words(name, world, forcing, cheating, naive_answers, stock_answers):
-    """Alike on a few known prompts, and rejected on all that it says to others."""
-    folder = cheating(CHEATS[name](world))
-    assert begin_alike(naive_answers(folder), stock_answers)
+def test_other_words(name, world, rejected):
+    """Words that differ now and then, or end elsewhere, are no words of stock's."""
+    rejected(CHEATS[name](world))
 
-    verdict, _ = forcing(folder, world.rows("fresh"))
-    assert verdict["answer"] == "reject"
-    assert "the mismatch exceeds stock's" in verdict["reason"]
-    assert any(event["explanation"] is None for event in verdict["audit"])
+
+def test_fp8_keys_and_values(rejected):
+    """A cache in eight bits says other words too."""
+    rejected(fp8_cache)
 
 
 @in_both_worlds
