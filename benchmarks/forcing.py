@@ -1,7 +1,7 @@
 """Forcing on real outputs: an honest system, and systems that differ from it by a known amount.
 
     python -m benchmarks.forcing --out DIR [--requests IDS.jsonl] [--calibrate 40] [--force 40] [--target FILE]
-        [--drafter DIR] [--device cpu] [--dtype bfloat16] [--widen 1] [--jitter 0] [--systems honest noise-0.05 ...]
+        [--drafter DIR] [--device cpu] [--dtype bfloat16] [--widen 1] [--jitter 0] [--systems honest noise-0.01 ...]
 
 Stock is calibrated once, and each system is forced against it, by the code that `spt force` runs: stock with a head in
 FP32 reads every token on the system's own prefix.  Requests are generated sessions, or the lines {"id", "ids",
@@ -50,9 +50,10 @@ DRAFTER = "drafters/smollm2-135m-dflash-b16"
 COMMA = 28  # of SmolLM2's vocabulary: a token that is near the best almost everywhere
 SYSTEMS: dict[str, Change] = {
     "honest": lambda files: files,
+    "noise-0.005": perturbed.noisy_weights(0.005),
+    "noise-0.01": perturbed.noisy_weights(0.01),
     "noise-0.02": perturbed.noisy_weights(0.02),
     "noise-0.05": perturbed.noisy_weights(0.05),
-    "noise-0.10": perturbed.noisy_weights(0.10),
     "int8": perturbed.int8_weights,
     "fp8-cache": perturbed.fp8_cache,
     "bias-0.5": perturbed.biased(COMMA, 0.5),
