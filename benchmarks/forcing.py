@@ -18,6 +18,7 @@ import argparse
 import datetime
 import itertools
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -60,7 +61,7 @@ SYSTEMS: dict[str, Change] = {
 }
 PACED = 12  # texts that are read and prefilled in turn
 PACE_GOAL = 0.8
-BOOTSTRAP_SESSIONS = (50, 100, 200, 400)
+BOOTSTRAP_TOK = (5_000, 30_000, 60_000, 120_000)  # of one look
 CALIBRATION_TOK = 120_000
 WORSE = 0.01  # the excess that must be rejected
 
@@ -367,22 +368,25 @@ def bootstrap(bench: Bench, draws: int) -> Iterator[str]:
     random = np.random.default_rng(bench.arguments.seed)
     reference = read(bench.reference)
     stock = counts_of(reference, reference, "stock", "reference", bench.limits)
-    runs = {}
+    runs = {"stock": stock, f"stock, {WORSE:+.0%}": worse(stock, WORSE, random)}
     for row in bench.rows.of("forced"):
         samples = read(bench.arguments.out / row["system"] / "out/samples.jsonl")
         runs[row["system"]] = counts_of(samples, reference, "a", "force", bench.limits)
-    if "honest" in runs:
-        runs[f"honest, {WORSE:+.0%}"] = worse(runs["honest"], WORSE, random)
-    calibrated = round(CALIBRATION_TOK / (stock.all_tok / len(stock.sessions)))
     yield f"sessions drawn again, {draws} times; calibration of {CALIBRATION_TOK:,} tokens; first look"
-    yield "system          sessions   tokens  accept  reject  undecided  smoke"
-    for (name, run), count in itertools.product(runs.items(), BOOTSTRAP_SESSIONS):
+    yield "system          mismatch   tokens  sessions  accept  reject  undecided  smoke"
+    for (name, run), tokens in itertools.product(runs.items(), BOOTSTRAP_TOK):
         answers: Counter[str] = Counter()
         for _ in range(draws):
-            drawn = again(run, count, random)
-            answers[forcing.decide([drawn], again(stock, calibrated, random)).answer] += 1
+            calibration = again(stock, sessions_for(stock, CALIBRATION_TOK), random)
+            answers[forcing.decide([again(run, sessions_for(run, tokens), random)], calibration).answer] += 1
         shares = "".join(f"{answers[each] / draws:8.1%}" for each in ("accept", "reject", "undecided", "smoke"))
-        yield f"{name:16} {count:7}  {round(count * run.all_tok / len(run.sessions)):7}{shares}"
+        rate = run.wrong.sum() / run.tokens.sum()
+        yield f"{name:16} {rate:7.2%}  {tokens:7,}  {sessions_for(run, tokens):8}{shares}"
+
+
+def sessions_for(run: Run, tokens: int) -> int:
+    """How many of such sessions hold so many tokens without loops."""
+    return math.ceil(tokens * len(run.sessions) / (run.all_tok - run.looped_tok))
 
 
 def counts_of(samples: Samples, reference: Samples, arm: str, phase: str, limits: Limits) -> Run:

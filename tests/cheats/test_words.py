@@ -126,11 +126,12 @@ def test_stock_is_accepted(world, forcing, cheating):
     assert (verdict["malformed"], verdict["events"]) == ([], 0)
 
 
+# The change, and how many prompts show it.
 CHEATS = {
-    "skip_by_length": lambda world: world.skip_by_length,
-    "early_eos": lambda world: catalogue.early_eos,
-    "masked_eos": lambda world: catalogue.masked_eos,
-    "int8_weights": lambda world: int8_weights,
+    "skip_by_length": lambda world: (world.skip_by_length, world.few),
+    "early_eos": lambda world: (catalogue.early_eos, world.few),
+    "masked_eos": lambda world: (catalogue.masked_eos, world.few),
+    "int8_weights": lambda world: (int8_weights, world.count),
 }
 
 
@@ -138,12 +139,12 @@ CHEATS = {
 def rejected(world, forcing, cheating, naive_answers, stock_answers):
     """Makes sure that a cheat is alike on a few known prompts, and rejected on all that it says to others."""
 
-    def check(change):
+    def check(change, count):
         folder = cheating(change)
         assert begin_alike(naive_answers(folder), stock_answers)
 
-        verdict, _ = forcing(folder, world.rows("fresh"))
-        assert verdict["answer"] == "reject"
+        verdict, _ = forcing(folder, world.rows("fresh", count))
+        assert verdict["answer"] == "reject", verdict["reason"]
         assert "the mismatch exceeds stock's" in verdict["reason"]
         assert any(event["explanation"] is None for event in verdict["audit"])
 
@@ -154,12 +155,12 @@ def rejected(world, forcing, cheating, naive_answers, stock_answers):
 @pytest.mark.parametrize("name", CHEATS)
 def test_other_words(name, world, rejected):
     """Words that differ now and then, or end elsewhere, are no words of stock's."""
-    rejected(CHEATS[name](world))
+    rejected(*CHEATS[name](world))
 
 
-def test_fp8_keys_and_values(rejected):
+def test_fp8_keys_and_values(world, rejected):
     """A cache in eight bits says other words too."""
-    rejected(fp8_cache)
+    rejected(fp8_cache, world.count)
 
 
 @in_both_worlds

@@ -44,7 +44,8 @@ class World:
     long: list[list[int]]
     late_bias: Change
     late_bucket: str
-    count: int  # of short prompts that are enough to reject on
+    count: int  # of short prompts that are enough to reject a rate near the limit on
+    few: int  # and a rate far above it
     tokens: int  # of a short answer
 
     @property
@@ -73,6 +74,7 @@ def tiny(folder: Path) -> World:
         late_bias=catalogue.late_bias,
         late_bucket="at position 2048-4096",
         count=40,
+        few=40,
         tokens=40,
     )
 
@@ -84,8 +86,8 @@ def smollm2(folder: Path) -> World:
     (file,) = Path(package.origin).parent.glob("*.gguf")
     text = load_text(file)
 
-    def drawn(count: int, low: int, high: int) -> list[list[int]]:
-        source = Set("force", 1, longest_tok=high)
+    def drawn(count: int, low: int, high: int, *families: str) -> list[list[int]]:
+        source = Set("force", 1, families=families, longest_tok=high)
         found = (text.chat(source.single(at)["turns"]) for at in range(100 * count))
         return list(islice((ids for ids in found if low <= len(ids) <= high), count))
 
@@ -94,11 +96,12 @@ def smollm2(folder: Path) -> World:
         models=(unpacked(file, folder / "target"), copied(folder / "drafter")),  # a cache is hidden in both
         known=known,
         naive=known,
-        short=drawn(120, 40, 100),
+        short=drawn(120, 40, 100, "extraction", "rewrite", "translation"),  # whose answers end soon
         long=drawn(24, 512, 640),
-        late_bias=biased(COMMA, 2.0, after=512),
+        late_bias=biased(COMMA, 1.0, after=512),
         late_bucket="at position 512-2048",
-        count=24,
+        count=32,
+        few=16,
         tokens=40,
     )
 
