@@ -96,10 +96,11 @@ class Pair:
         with ExitStack() as stack:
             sides: dict[str, _Side] = {}
             for arm in order:
-                side = _Side(arm, half, self, contestants[arm], devices[arm])
+                sides[arm] = side = _Side(arm, half, self, contestants[arm], devices[arm])
                 stack.callback(side.close)
                 side.start()
-                sides[arm] = side
+            for arm in order:  # one wakes up while the other loads
+                sides[arm].load()
             if not sides["a"].ready.same_model(sides["b"].ready):
                 raise Voided("a", "violation", "it tells another vocabulary, context or stop ids than the current best")
             warm = self._take(WARM_UP, sides["b"])
@@ -169,21 +170,27 @@ class _Side:
         self.start_s = 0.0  # to load and to warm up
         self.ready: Ready
         self._engine: Engine
+        self._inside: Enclosure
         self._before_bytes: int | None = None
 
     def start(self) -> None:
-        """Starts and loads, and stands still after; the clock runs from the start of the process."""
+        """Starts the process."""
         seen = self.device.reading()
         self._before_bytes = None if seen is None else seen.free_bytes
         pair, contestant = self.pair, self.contestant
         contestant.store.check()
+        self._inside = contestant.store.enclosure(contestant.enclosure)
+        command = pair.deployment.command(stock_command())
+        self._engine = pair.start(command, contestant.arm.folder, enclosure=self._inside)
+
+    def load(self) -> None:
+        """Loads, and stands still after."""
+        pair, contestant = self.pair, self.contestant
         begun_s = time.monotonic()
-        enclosure = contestant.store.enclosure(contestant.enclosure)
-        self._engine = pair.start(pair.deployment.command(stock_command()), contestant.arm.folder, enclosure=enclosure)
 
         def load() -> Ready:
             options = convert(contestant.arm.options, self._engine.hello.options)
-            return self._engine.load(enclosure.settings(pair.deployment.settings(options)), LOAD_S)
+            return self._engine.load(self._inside.settings(pair.deployment.settings(options)), LOAD_S)
 
         self.ready = self._blame(load)
         self.start_s = load_s = time.monotonic() - begun_s

@@ -175,7 +175,7 @@ def test_skipping_is_fast_where_it_is_not_compared(world, cheating, runner):
 
 
 @pytest.mark.parametrize("name", ["honest_where_forced", "honest_by_id"])
-def test_honest_only_where_it_is_forced(name, forcing, cheating, runner):
+def test_honest_only_where_it_is_forced(name, world, forcing, cheating, runner):
     """A judge that times `id` to 128 tokens and forces `id#0` to 256 sees a fast system and an honest one.
 
     Ours asks both alike, so that a system that knows forcing by either is rejected, or is honest where it is timed.
@@ -195,7 +195,7 @@ def test_honest_only_where_it_is_forced(name, forcing, cheating, runner):
     if name == "honest_by_id":
         assert len(lines) > len(skipped)  # it runs the model where it is timed
     else:
-        assert forcing(folder, rows(2, late=0))[0]["answer"] == "reject"
+        assert forcing(folder, world.rows("alike", world.few))[0]["answer"] == "reject"
 
 
 @in_both_worlds
