@@ -104,9 +104,10 @@ def _evidence(one: dict[str, Any]) -> str:
         "" if line["interval"] is None else f", interval {line['interval'][0]:+.3f} to {line['interval'][1]:+.3f}"
     )
     answer = "" if one["answer"] is None else f" ({one['answer']})"
+    units = "" if line["units"] is None else f"{line['units']} units, "
     return (
         f"evidence: {one['state']}, {one['kind']}{answer}: {one['ratio'] or 'no ratio'}{interval}, "
-        f"{line['units']} units, {line['requests']}, "
+        f"{units}{line['requests']}, "
         f"on {line['card'].get('gpu') or line['card'].get('cpu') or 'an unnamed machine'}{_forcing(one)}"
     )
 
