@@ -9,6 +9,7 @@ Each figure is printed with its limit; the exit code is 1 when one is missed.
 """
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
@@ -133,10 +135,11 @@ def table(figures: Sequence[Figure]) -> Table:
 
 def measure(size: float = 1.0, seed: int = 0) -> Iterator[Figure]:
     """All figures, each section from a seed of its own."""
-    streams = [np.random.default_rng([seed, section]) for section in range(6)]
+    streams = [np.random.default_rng([seed, section]) for section in range(7)]
     for noise in NOISES:
         yield from campaigns(noise, round(20 * size) or 1, streams[0])
     yield from edges(round(4000 * size), streams[1])
+    yield from shapes(round(2000 * size), streams[6])
     yield from power(round(20_000 * size), streams[2])
     for rate in RATES:
         yield from looks(rate, round(3000 * size), streams[3])
@@ -185,8 +188,13 @@ def mixture(random: np.random.Generator) -> list[float]:
 
 
 def campaign(calibrate: Sequence[float], gain: float, noise: float, random: np.random.Generator) -> Outcome:
-    """One patch through the rule; units are drawn as far as the rule asks for them."""
-    drawn = iter(random.normal(gain, noise, promotion.SCREEN_UNITS + promotion.LOOKS[-1]).tolist())
+    """One patch through the rule, with normal units."""
+    return follow(calibrate, random.normal(gain, noise, promotion.SCREEN_UNITS + promotion.LOOKS[-1]))
+
+
+def follow(calibrate: Sequence[float], units: npt.NDArray[np.float64]) -> Outcome:
+    """The outcome for a patch whose units have these values, in this order; the rule takes as many as it asks for."""
+    drawn = iter(units.tolist())
     measured: dict[str, list[Reading]] = {"screen": [], "confirm": []}
     step = promotion.decide(calibrate, [], [], refuse_noise=False)
     while not isinstance(step, Outcome):
@@ -221,6 +229,56 @@ def edges(count: int, random: np.random.Generator) -> Iterator[Figure]:
         yield Figure(
             section, f"smallest gain promoted 9 times in 10, noise {noise:.2%}", smallest(noise, count, random)
         )
+
+
+def tailed(random: np.random.Generator, noise: float, count: int) -> npt.NDArray[np.float64]:
+    """Units with the SD `noise` and the tails of Student's t with 3 degrees of freedom."""
+    return random.standard_t(3, count) * noise / math.sqrt(3)
+
+
+def drifting(random: np.random.Generator, noise: float, count: int) -> npt.NDArray[np.float64]:
+    """Units of a machine whose pace goes up or down by 5 % in all, and wanders besides; SD near `noise`.
+
+    A unit is the mean of three quartets A B B A: a steady drift leaves it, and of steps of a SD w between groups the
+    part 2 w^2 / 4 a quartet stays, which is made half of the variance.
+    """
+    groups = (count, 3, 4)
+    step = noise * math.sqrt(3)  # (w^2 / 2) / 3 is half of noise^2
+    pace = random.choice([-1, 1]) * np.linspace(0, 0.05, math.prod(groups)) + np.cumsum(
+        random.normal(0, step, math.prod(groups))
+    )
+    seconds = pace.reshape(groups) + random.normal(0, noise * math.sqrt(1.5), groups)
+    a1, b1, b2, a2 = np.moveaxis(seconds, 2, 0)
+    return np.asarray(((b1 - a1) + (b2 - a2)).mean(axis=1) / 2)
+
+
+def related(random: np.random.Generator, noise: float, count: int) -> npt.NDArray[np.float64]:
+    """Units each of which takes half of its error from the one before."""
+    values = random.normal(0, noise, count)
+    for at in range(1, count):
+        values[at] = 0.5 * values[at - 1] + math.sqrt(0.75) * values[at]
+    return values
+
+
+def shapes(count: int, random: np.random.Generator) -> Iterator[Figure]:
+    """Noise from 8 A/A units where units are not independent and normal; patches of no gain, and at the threshold.
+
+    What is told of related units has no limit: nothing that sees single units holds there, so each one has processes
+    of its own.
+    """
+    section = f"noise from {promotion.CALIBRATE_UNITS} units that are not normal"
+    units = promotion.CALIBRATE_UNITS + promotion.SCREEN_UNITS + promotion.LOOKS[-1]
+    kinds = {"tails of t with 3 degrees": tailed, "a drifting machine": drifting, "each half the one before": related}
+    for (name, draw), noise in itertools.product(kinds.items(), NOISES):
+        nothing = edge = 0
+        for _ in range(count):
+            calibrate, rest = np.split(draw(random, noise, units), [promotion.CALIBRATE_UNITS])
+            threshold = promotion.threshold_of(promotion.noise_of(calibrate.tolist()), False)
+            nothing += follow(calibrate.tolist(), rest).answer == "promote"
+            edge += follow(calibrate.tolist(), rest + threshold).answer == "promote"
+        yield Figure(section, f"nothing promoted, {name}, noise {noise:.1%}", nothing / count, 0.01)
+        limit = None if draw is related else 0.01
+        yield Figure(section, f"the threshold promoted, {name}, noise {noise:.1%}", edge / count, limit)
 
 
 def smallest(noise: float, count: int, random: np.random.Generator) -> float:
