@@ -84,7 +84,7 @@ def made_up_samples(folder, to, gain, system="stock@fast.yaml"):
     campaign, card = campaigns.head(**arms)
     campaign |= {"deployment": job["deployment_digest"], "seed": job["seed"]}
     when = {"date": "2026-11-30T12:00:00+00:00", "sandbox": "made up"}
-    card["card"] = {**of["card"], "harness": of["harness"], **when, "host": "some-name", "uuid": None}
+    card["card"] = {**of["card"], "harness": of["harness"], **when, **dict.fromkeys(("host", "uuid"), "some-name")}
     stops = sorted({2, *load_text(Path(job["deployment"]["target"]["path"])).stop_ids})
     lines = [
         {**each, "stop_ids": stops} if each["type"] == "answer" else each

@@ -237,7 +237,7 @@ def test_a_killed_run_is_finished_by_the_next(tmp_path):
 
 
 def test_forcing_is_recorded_once_it_has_spoken(place):
-    """The same verdict again adds nothing; once forcing spoke of its tokens, another line says so beside the old one."""
+    """The same verdict again adds nothing; once forcing spoke of its tokens, one more line says so."""
     assert recorded(place).code == 0
     untouched = snapshot(place.root)
     again = recorded(place, "tuned", place.verdict["key"], "--json")
