@@ -107,6 +107,12 @@ def _verdict(chosen: argparse.Namespace) -> None:
     _emit(found)
 
 
+def _evidence(chosen: argparse.Namespace) -> None:
+    from harness.evidence import evidence
+
+    _emit(evidence(chosen.samples, chosen.out))
+
+
 def _key(chosen: argparse.Namespace) -> None:
     from harness.identity import identity
 
@@ -222,6 +228,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TARGET",
         help="tell the events of forcing in this target's words, where it has a tokenizer",
     )
+
+    option = command("evidence", _evidence, "what an entry keeps of a timing's samples, as one line of JSON")
+    option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")
+    option("--out", type=Path, required=True, metavar="FILE.gz", help="where the samples go, which machine left out")
 
     option = command("key", _key, "what a verdict on a job would be of, on this machine")
     option("--job", type=Path, required=True, metavar="JOB.json")

@@ -33,7 +33,20 @@ from harness.shape import (
 )
 from harness.wire import Generate
 
-__all__ = ["Line", "Samples", "Unit", "Void", "Writer", "answer_line", "check", "comparable", "fold", "read"]
+__all__ = [
+    "Line",
+    "Samples",
+    "Unit",
+    "Void",
+    "Writer",
+    "answer_line",
+    "check",
+    "comparable",
+    "fold",
+    "fold_lines",
+    "read",
+    "whole_lines",
+]
 
 Line = dict[str, Any]
 
@@ -208,6 +221,11 @@ def read(path: Path) -> Samples:
     Half a last line is left out: a run may be writing it.
     Raises `Missing` where there is no such file, `Usage` with the line's number where one does not have its shape.
     """
+    return fold_lines(whole_lines(path), path)
+
+
+def whole_lines(path: Path) -> bytes:
+    """The lines of the file `path`, unread; raises as `read` does."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -216,7 +234,11 @@ def read(path: Path) -> Samples:
         raise Usage(f"the samples '{path}' are not whole: {error}") from None
     except OSError as error:
         raise Missing(f"the samples '{path}' cannot be read: {error.strerror}") from None
-    whole = data[: data.rfind(b"\n") + 1]
+    return data[: data.rfind(b"\n") + 1]
+
+
+def fold_lines(whole: bytes, path: Path) -> Samples:
+    """What counts of whole lines; `path` names them in errors."""
     return fold(_lines(whole, path), path, hashlib.sha256(whole).hexdigest())
 
 

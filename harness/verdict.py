@@ -22,6 +22,7 @@ __all__ = [
     "judged_units",
     "key_of",
     "named",
+    "outcome_of",
     "timing_verdict",
     "verdict",
 ]
@@ -77,13 +78,7 @@ def _timed(samples: Samples) -> str | None:
 
 def timing_verdict(samples: Samples) -> Verdict:
     """Promote, decline, undecided or refused; an unfinished campaign has no verdict and is an error."""
-    _check(samples)
-    outcome = promotion.next_step(samples)
-    if isinstance(outcome, Measure):
-        raise HarnessError(
-            f"the campaign is not finished: unit {outcome.unit} of '{outcome.phase}' comes next",
-            "the command that started it goes on from there",
-        )
+    outcome = outcome_of(samples)
     units = judged_units(samples, outcome)
     times = [each for unit in units for each in request_times(unit)]
     between = between_requests(times, _BETWEEN_CONFIDENCE)
@@ -106,6 +101,18 @@ def timing_verdict(samples: Samples) -> Verdict:
         "events": None,
         "tokens": sum(sum(group["tokens"]) for unit in units for group in unit.groups if group["arm"] == "a"),
     }
+
+
+def outcome_of(samples: Samples) -> Outcome:
+    """What a finished campaign came to; an unfinished one is an error."""
+    _check(samples)
+    outcome = promotion.next_step(samples)
+    if isinstance(outcome, Measure):
+        raise HarnessError(
+            f"the campaign is not finished: unit {outcome.unit} of '{outcome.phase}' comes next",
+            "the command that started it goes on from there",
+        )
+    return outcome
 
 
 def judged_units(samples: Samples, outcome: Outcome) -> list[Unit]:

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,14 +120,43 @@ class Ledger:
 
         Whatever it was paired with, and whichever tokens it was of: one that is kept is enough.
         """
+        return next((verdict for verdict in self._forced(timing) if verdict["answer"] in NO), None)
+
+    def forcing(self, timing: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What forcing says of the system of a timing verdict: what passes, else what rejects, else what there is.
+
+        Of these it is the one of the tokens that were timed, or the newest.
+        """
+        decided = self.passing(timing) or self.rejecting(timing)
+        return decided or max(
+            self._forced(timing),
+            key=lambda verdict: (verdict.get("timed") == timing["samples"], verdict["date"]),
+            default=None,
+        )
+
+    def _forced(self, timing: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The forcing verdicts on the system of a timing verdict, on its deployment and card, by its stock."""
         for held in self.all():
             verdict = held.verdict
-            if verdict is None or held.what != "forcing" or verdict["answer"] not in NO:
+            if verdict is None or held.what != "forcing" or verdict.get("stock") != timing["stock"]:
                 continue
-            same = all(verdict["of"][name] == timing["of"][name] for name in ("a", "deployment", "card"))
-            if same and verdict.get("stock") == timing["stock"]:
-                return verdict
-        return None
+            if all(verdict["of"][name] == timing["of"][name] for name in ("a", "deployment", "card")):
+                yield verdict
+
+    def timing(self, prefix: str) -> dict[str, Any]:
+        """The one timing verdict whose key begins so; Missing or Usage where it is none or not one."""
+        found = [held for held in self.all() if held.key.startswith(prefix)]
+        hint = "`spt verdict list` names those that there are"
+        if not found:
+            raise Missing(f"no verdict has a key that begins with '{prefix}'", hint)
+        timed = [held for held in found if held.what == "timing"]
+        if not timed:
+            raise Usage(f"'{prefix}' is the key of a forcing verdict, which has no gain", hint)
+        if len(timed) > 1:
+            raise Usage(f"{len(timed)} timing verdicts have a key that begins with '{prefix}'", hint)
+        if timed[0].verdict is None:
+            raise Missing(f"the campaign '{prefix}' has no verdict yet", "the `spt time` that began it goes on")
+        return timed[0].verdict
 
     def _tree(self) -> str | None:
         tip = self.store.reference(LEDGER)

@@ -73,17 +73,18 @@ def harness(*arguments):
     return json.loads(done.stdout)
 
 
-def made_up_samples(folder, to, gain):
-    """Samples of a campaign of stock@fast.yaml against stock on this very machine, with a gain that a test wants."""
+def made_up_samples(folder, to, gain, system="stock@fast.yaml"):
+    """Samples of a campaign of a system against stock on this very machine, with a gain that a test wants."""
     job_folder = to.parent / f"{to.name}-job"
-    made = spt("job", "make", "time", "stock@fast.yaml", "-o", job_folder, "--requests", "few.jsonl", cwd=folder)
+    made = spt("job", "make", "time", system, "-o", job_folder, "--requests", "few.jsonl", cwd=folder)
     assert made.code == 0, made.err
     job = json.loads((job_folder / "job.json").read_text())
     of = harness("key", "--job", job_folder / "job.json")["of"]
     arms = {name: {"tree": arm["tree"], "options": arm["options"]} for name, arm in job["arms"].items()}
     campaign, card = campaigns.head(**arms)
     campaign |= {"deployment": job["deployment_digest"], "seed": job["seed"]}
-    card["card"] = {**of["card"], "harness": of["harness"], "date": "2026-11-30T12:00:00+00:00", "sandbox": "made up"}
+    when = {"date": "2026-11-30T12:00:00+00:00", "sandbox": "made up"}
+    card["card"] = {**of["card"], "harness": of["harness"], **when, **dict.fromkeys(("host", "uuid"), "some-name")}
     stops = sorted({2, *load_text(Path(job["deployment"]["target"]["path"])).stop_ids})
     lines = [
         {**each, "stop_ids": stops} if each["type"] == "answer" else each

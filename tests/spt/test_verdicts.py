@@ -207,6 +207,29 @@ def test_another_systems_rejection_is_its_own(repository):
     assert isinstance(figure_of(Ledger.find(repository), timing), Speedup)
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "told"),
+    [
+        ([], None),
+        ([("accept", {})], 0),
+        ([("accept", {"timed": None})], 0),
+        ([("accept", {"timed": None, "date": "2099"}), ("smoke", {})], 1),
+        ([("accept", {"timed": None}), ("undecided", {"timed": "4" * 64, "date": "2099"})], 1),
+        ([("accept", {}), ("reject", {"timed": None})], 1),
+        ([("accept", {"a": OTHER})], None),
+    ],
+)
+def test_what_forcing_says_of_a_timed_system(repository, verdicts, told):
+    """What passes, else what rejects, else what is of the timed tokens, else the newest; another system's says none."""
+    ledger = Ledger.find(repository)
+    timing, added = only(ledger), []
+    for answer, changes in verdicts:
+        date = {"date": changes.pop("date")} if "date" in changes else {}
+        added.append(ledger.add({**forcing(timing, answer, **changes), **date}))
+
+    assert ledger.forcing(timing) == (None if told is None else added[told])
+
+
 def test_verdicts_of_before_are_read(repository):
     """A forcing verdict that says nothing of timed tokens stands, is shown, and makes no speedup."""
     ledger = Ledger.find(repository)
