@@ -116,7 +116,7 @@ def _requests(chosen: argparse.Namespace) -> None:
     from harness.requests import Wanted, write_requests
 
     wanted = Wanted(**{name: getattr(chosen, name) for name in Wanted.__dataclass_fields__})
-    write_requests(wanted, chosen.out, chosen.seal, chosen.job_key, datetime.datetime.now(datetime.UTC))
+    write_requests([wanted], chosen.out, chosen.seal, chosen.job_key, datetime.datetime.now(datetime.UTC))
 
 
 def _seal(chosen: argparse.Namespace) -> None:

@@ -176,7 +176,8 @@ def _run(
     assert enclosure.files is not None and enclosure.prepared is not None
     with start(deployment.command(stock_command()), arm.folder, enclosure=enclosure) as engine:
         engine.watch(watch)
-        settings = enclosure.settings(deployment.settings(convert(arm.options, engine.hello.options)))
+        options = convert(arm.options, engine.hello.options)
+        settings = enclosure.settings(deployment.settings(options, drafts=arm.drafts))
         try:
             engine.prepare(settings, enclosure.files, patience_s, inside=enclosure.prepared)
         except Refused as error:

@@ -71,6 +71,11 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "requests": hexadecimal(64),
     },
     "card": {"card": _CARD},
+    "final": {
+        "commitment": hexadecimal(64),
+        **dict.fromkeys(("stock_units", "ar_units", "force_units", "reference_units"), integer()),
+        "full": boolean,
+    },
     "load": {**_HALF, "arm": _ANY_ARM, "load_s": number(0), "prepared": optional(hexadecimal(64))},
     "group": {
         **_HALF,
@@ -188,6 +193,7 @@ class Samples:
 
     campaign: Line
     cards: tuple[Line, ...]
+    final: Line | None  # how much a final measures, and which seal drew it
     units: tuple[Unit, ...]  # in the order in which they were completed
     voids: tuple[Void, ...]
     forced: dict[tuple[str, int, str, str, str], Line]  # by phase, unit, arm, request, head
@@ -242,6 +248,7 @@ def fold(lines: Iterable[Line], path: Path, digest: str) -> Samples:
     return Samples(
         campaign=folder.campaign,
         cards=tuple(folder.cards),
+        final=folder.final,
         units=tuple(folder.units.values()),
         voids=tuple(folder.voids),
         forced=folder.forced,
@@ -260,6 +267,7 @@ class _Folder:
 
     campaign: Line | None = None
     cards: list[Line] = field(default_factory=list)
+    final: Line | None = None
     units: dict[_Key, Unit] = field(default_factory=dict)
     voids: list[Void] = field(default_factory=list)
     forced: dict[tuple[str, int, str, str, str], Line] = field(default_factory=dict)
@@ -275,6 +283,8 @@ class _Folder:
             self.campaign = line
         elif kind == "card":
             self._begin(line["card"])
+        elif kind == "final":
+            self._plan(line)
         elif kind == "unit":
             self._complete(line, at)
         elif kind == "void":
@@ -299,6 +309,11 @@ class _Folder:
         """A process goes on: it starts anew what its predecessor left unfinished, unless nothing there is timed."""
         self.cards.append(card)
         self._open = {key: lines for key, lines in self._open.items() if key[0] in UNTIMED}
+
+    def _plan(self, line: Line) -> None:
+        if self.final is not None or self.units or self.voids:
+            raise Mismatch("how much a final measures is said once, before anything is measured")
+        self.final = line
 
     def _void(self, line: Line) -> None:
         key = _key(line)
