@@ -67,14 +67,12 @@ class Arena(Grounds):
     writer: Writer
 
     def asked(self, phase: str | None = None) -> set[str]:
-        """The sessions that were ever asked (in `phase`), in units that count or not."""
+        """The requests of the job that were ever asked (in `phase`), in units that count or not."""
         found = set()
         for text in self.writer.path.read_bytes().split(b"\n")[:-1]:
             line = shape.loads(text)
             if line["type"] == "answer" and phase in (None, line["phase"]):
                 found.add(line["session"])
-            elif line["type"] == "group" and phase in (None, line["phase"]):
-                found.update(line["requests"])
         return found
 
 

@@ -243,8 +243,11 @@ class _Side:
             raise Voided(self.arm, "busy", f"the device was busy {IDLE_S:g} s after the arm stood still")
 
     def _said(self, requests: Sequence[Generate], answers: Sequence[Answer]) -> list[Line]:
-        pairs = zip(requests, answers, strict=True)
-        return [answer_line(asked, answer, self.arm, half=self.half) for asked, answer in pairs]
+        origins = [self.pair.supply.request(asked) for asked in requests]
+        return [
+            answer_line(asked, answer, self.arm, half=self.half, session=origin.id, family=origin.family)
+            for asked, answer, origin in zip(requests, answers, origins, strict=True)
+        ]
 
     def _blame(self, act: Callable[[], Any]) -> Any:
         """Whatever the engine does wrong is this arm's."""

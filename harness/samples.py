@@ -381,15 +381,15 @@ def _check_groups(groups: list[Line], answers: dict[tuple[str, str], Line]) -> N
 
 
 def answer_line(
-    asked: Generate, answer: Answer, arm: str, *, half: int = 0, session: str | None = None, family: str | None = None
+    asked: Generate, answer: Answer, arm: str, *, session: str, half: int = 0, family: str | None = None
 ) -> Line:
-    """The `answer` line of what arm `arm` said, its unit left to add; a request is a session of its own by default."""
+    """The `answer` line of what arm `arm` said, its unit left to add; `session` is the request that asked it."""
     return {
         "type": "answer",
         "half": half,
         "arm": arm,
         "request": asked.id,
-        "session": session or asked.id,
+        "session": session,
         "prompt": asked.prompt,
         "ids": answer.ids,
         "reason": answer.reason,

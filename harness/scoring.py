@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from harness.arena import Arena, open_arena
+from harness.chain import chained, score_chain
 from harness.client import Engine, Start
-from harness.conversation import converse
+from harness.conversation import ANSWER_TOK, converse
 from harness.errors import EngineError, HarnessError, Refused, Violation
 from harness.forcing import Limits
 from harness.request import Request
-from harness.samples import Line, Samples, Unit, answer_line, read
+from harness.samples import Line, Samples, answer_line, read
 from harness.scored import SYSTEM_PHASES, Event, unchecked
 from harness.verdict import forcing_verdict
-from harness.wire import Ready, Sampling, Scores
+from harness.wire import Ready, Scores
 
 __all__ = ["calibrate", "force"]
 
 Emit = Callable[[dict[str, Any]], None]
 
 CHUNK = 8  # requests of one unit: what a kill in its midst costs is one answer, but a void costs them all
-ANSWER_TOK = 256
 OTHER_ROWS = 256  # of a prefill pass, where stock's default is 512
 
 
@@ -65,7 +65,7 @@ def force(
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
         work = _Work(arena, _SYSTEM, emit, minutes)
         for look, upto in enumerate(_looks(arena), start=1):
-            if not work.answer(upto):
+            if not work.answer(arena.requests, upto):
                 break  # a fault of the system; what it said before is not asked for
             work.score()
             work.recheck(calibration)
@@ -95,7 +95,7 @@ def calibrate(
     """Stock's own answers, mismatches and margins: what every forcing on this deployment and card is held against."""
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
         work = _Work(arena, _STOCK, emit, minutes)
-        if not work.answer(len(arena.requests)):
+        if not work.answer(arena.requests):
             raise HarnessError("stock failed in its own calibration", f"'{arena.writer.path}' says how")
         work.score()
         work.recheck(arena.writer.read())
@@ -109,10 +109,14 @@ class _Work:
         self.arena, self.side, self.emit = arena, side, emit
         self._deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
 
-    def answer(self, upto: int) -> bool:
-        """The first `upto` requests of the job answered, in units of some; false where the system failed."""
+    def answer(self, requests: Sequence[Request], upto: int | None = None) -> bool:
+        """The requests answered, in units of some; false where the system failed.
+
+        `upto`: only the units with the first so many; a unit is answered whole, and the same whatever `upto` is.
+        """
         arena, side = self.arena, self.side
-        units = [arena.requests[at : at + CHUNK] for at in range(0, upto, CHUNK)]
+        units = [requests[at : at + CHUNK] for at in range(0, len(requests), CHUNK)]
+        units = units if upto is None else units[: -(-upto // CHUNK)]
         samples = arena.writer.read()
         done = {unit.number for unit in samples.of(side.phase)}
         if any(void.phase == side.phase for void in samples.voids):
@@ -163,7 +167,7 @@ class _Work:
         for head in self.side.heads:
             samples = self.arena.writer.read()
             left = [
-                (unit, said)
+                said
                 for unit in samples.of(*self.side.scored)
                 for said in unit.answers
                 if said["arm"] == self.side.arm
@@ -172,29 +176,17 @@ class _Work:
             if left:
                 self._score(head, left)
 
-    def _score(self, head: str, left: Sequence[tuple[Unit, Line]]) -> None:
+    def _score(self, head: str, left: Sequence[Line]) -> None:
         with self.arena.engine("stock", head=head) as (verifier, _):
-            for count, (unit, said) in enumerate(left, start=1):
+            done = 0
+            for chain in chained(left):
                 self._watch()
-                start = len(said["prompt"])
-                found = Scores(start, [], [], [], [], [])
-                if said["ids"]:
-                    found = verifier.score(said["prompt"] + said["ids"], start, Sampling(**said["sampling"]))
-                self.arena.writer.add(
-                    "forced",
-                    phase=unit.phase,
-                    unit=unit.number,
-                    arm=said["arm"],
-                    request=said["request"],
-                    session=said["session"],
-                    head=head,
-                    start=start,
-                    argmax=found.argmax,
-                    margin=found.margin,
-                    rank=found.rank,
-                    kept=found.kept,
+                self.arena.writer.add_all(
+                    _forced_line(said, scores, head)
+                    for said, scores in zip(chain, score_chain(verifier, chain), strict=True)
                 )
-                self.emit({"event": "scored", "head": head, "answers": count, "of": len(left)})
+                done += len(chain)
+                self.emit({"event": "scored", "head": head, "answers": done, "of": len(left)})
 
     def recheck(self, calibration: Samples) -> None:
         """What stock's own head says on the prefix of every event, and the verifier at another chunk length."""
@@ -222,16 +214,16 @@ class _Work:
     def _again(self, events: Sequence[Event], said: dict[str, Line], **changed: object) -> list[int]:
         """The best token at each event, by a verifier with other settings.
 
-        An answer is scored once, whatever the number of its events: a system that is wrong everywhere must not cost
+        A session is scored once, whatever the number of its events: a system that is wrong everywhere must not cost
         the judge a pass a token.
         """
         best: dict[str, list[int]] = {}
+        asked = {event.request for event in events}
         with self.arena.engine("stock", **changed) as (verifier, _):
-            for request in dict.fromkeys(event.request for event in events):
+            for chain in chained(line for request, line in said.items() if request in asked):
                 self._watch()
-                line = said[request]
-                ids, start = line["prompt"] + line["ids"], len(line["prompt"])
-                best[request] = verifier.score(ids, start, Sampling(**line["sampling"])).argmax
+                for line, scores in zip(chain, score_chain(verifier, chain), strict=True):
+                    best[line["request"]] = scores.argmax
         return [best[event.request][event.at] for event in events]
 
     def verdict(self, calibration: Samples, limits: Limits | None) -> dict[str, Any]:
@@ -243,3 +235,10 @@ class _Work:
     def _watch(self) -> None:
         if self._deadline_s is not None and time.monotonic() > self._deadline_s:
             raise HarnessError("the time is up with answers left to judge", "the same command goes on from here")
+
+
+def _forced_line(said: Line, scores: Scores, head: str) -> Line:
+    """The `forced` line of one answer."""
+    named = {name: said[name] for name in ("phase", "unit", "arm", "request", "session")}
+    lists = {name: getattr(scores, name) for name in ("start", "argmax", "margin", "rank", "kept")}
+    return {"type": "forced", **named, "head": head, **lists}

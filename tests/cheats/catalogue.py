@@ -375,6 +375,8 @@ Worker._generate = _skipping(Worker._generate)
     return skip
 
 
+honest_where_forced = skipping("'#' not in line['id'] or line['max_tokens'] <= 128")
+honest_by_id = skipping("'#' not in line['id']")
 skip_by_length = skipping(f"len(line['prompt']) not in {sorted({len(prompt) for prompt in DEVELOPMENT})}")
 
 

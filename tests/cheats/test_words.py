@@ -10,11 +10,14 @@ import random
 import pytest
 
 from harness.client import Engine
+from harness.conversation import ANSWER_TOK, converse
 from harness.forcing import Limits, judge
 from harness.job import read_job
 from harness.prepared import stored
+from harness.request import Request
 from harness.samples import Writer, read
 from harness.scoring import calibrate, force
+from harness.supply import Supply
 from harness.wire import Sampling
 from tests.cheats import catalogue, system
 from tests.fakes.metronome import Metronome
@@ -155,6 +158,30 @@ def test_skipping_is_fast_where_it_is_not_compared(cheating, runner):
     with runner.open(cheating(catalogue.skip_by_length)) as engine:
         answer = engine.generate(system.generate(system.prompts(9, 1, tokens=13)[0], "long", 40))
     assert answer.lines == [1, 39]
+
+
+@pytest.mark.parametrize("name", ["honest_where_forced", "honest_by_id"])
+def test_honest_only_where_it_is_forced(name, forcing, cheating, runner):
+    """A judge that times `id` to 128 tokens and forces `id#0` to 256 sees a fast system and an honest one.
+
+    Ours asks both alike, so that a system that knows forcing by either is rejected, or is honest where it is timed.
+    """
+    folder = cheating(getattr(catalogue, name))
+    [request] = [Request("x", ids=tuple(system.prompts(9, 1)[0]))]
+    naive = {"x": ANSWER_TOK, "x#0": 2 * ANSWER_TOK}
+    with runner.open(folder) as engine:
+        skipped, honest = (engine.generate(system.generate(list(request.ids), *each)).lines for each in naive.items())
+        timed = Supply([request], (), None).take(1, engine.ready, Sampling(1.0))
+        forced = list(converse(engine, engine.ready, None, request, Sampling(1.0), ANSWER_TOK))
+    assert skipped == [1, ANSWER_TOK - 1]
+    assert len(honest) > ANSWER_TOK // 8  # no draft is so long
+
+    assert timed == [asked for asked, _ in forced]
+    [lines] = [answer.lines for _, answer in forced]
+    if name == "honest_by_id":
+        assert len(lines) > len(skipped)  # it runs the model where it is timed
+    else:
+        assert forcing(folder, rows(2, late=0))[0]["answer"] == "reject"
 
 
 def test_shorter_answers_look_faster(cheating, runner, stock_answers):
