@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from harness import statistics
 from harness.errors import Usage
-from harness.samples import Samples, Void
+from harness.samples import Samples
 from harness.scored import (
     AXES,
     BUCKET_TOK,
@@ -29,7 +29,19 @@ from harness.scored import (
 )
 from harness.statistics import Bounds, Counts
 
-__all__ = ["Bucket", "Decision", "EventTest", "Limits", "Report", "Run", "decide", "judge", "wanted_tok"]
+__all__ = [
+    "Bucket",
+    "Decision",
+    "EventTest",
+    "Limits",
+    "Report",
+    "Run",
+    "decide",
+    "decide_final",
+    "fault_of",
+    "judge",
+    "wanted_tok",
+]
 
 LIMIT = 0.005  # the excess over stock's mismatch rate that is too much
 LOOKS = 2
@@ -62,6 +74,8 @@ class Run:
     looped_tok: int = 0
     looped_wrong: int = 0
     events: int = 0  # loops included, as in `all_tok`
+    placed_events: Counts | None = None  # int64 [axis, bucket]: where the events are
+    placed_tok: Counts | None = None  # int64 [axis, bucket]: all tokens, loops included
 
     @property
     def all_tok(self) -> int:
@@ -89,6 +103,13 @@ class Run:
             self.looped_tok + other.looped_tok,
             self.looped_wrong + other.looped_wrong,
             self.events + other.events,
+            *(
+                None if one is None or two is None else one + two
+                for one, two in (
+                    (self.placed_events, other.placed_events),
+                    (self.placed_tok, other.placed_tok),
+                )
+            ),
         )
 
 
@@ -105,11 +126,12 @@ class Bucket:
     stock_mismatch: float | None
     excess: Bounds | None  # None where too little is there to compare
     covered: bool  # enough sessions and tokens, on both sides, for silence to mean something
+    events: "tuple[EventTest, ...]" = ()  # of a final, one a half
 
     @property
     def rejects(self) -> bool:
         """Whether this bucket alone rejects the system."""
-        return self.excess is not None and self.excess.lower > LIMIT
+        return (self.excess is not None and self.excess.lower > LIMIT) or _all_reject(self.events)
 
     @property
     def name(self) -> str:
@@ -130,6 +152,11 @@ class EventTest(NamedTuple):
     def rejects(self) -> bool:
         """Whether this run has too many events."""
         return self.p <= _EVENT_ALPHA
+
+
+def _all_reject(tests: "Sequence[EventTest]") -> bool:
+    """Whether both of two runs have too many events: one alone may be chance."""
+    return len(tests) == LOOKS and all(test.rejects for test in tests)
 
 
 @dataclass(frozen=True)
@@ -180,12 +207,29 @@ def decide(
     return decision
 
 
+def decide_final(halves: Sequence[Run], stock: Run, limits: Limits = Limits()) -> Decision:
+    """The answer of a final, where nothing is asked for after the tokens of both `halves` were seen.
+
+    The rate is that of both; the events of each half are tested for themselves, as two looks would be, in every bucket
+    too.
+    """
+    tests = tuple(_event_test(half, stock) for half in halves)
+    seen = reduce(Run.__add__, halves)
+    return replace(_look(seen, stock, tests, limits, True, True, halves), look=1, final=True, needed_tok=None)
+
+
 def _look(
-    seen: Run, stock: Run, tests: tuple[EventTest, ...], limits: Limits, clustered: bool, by_bucket: bool
+    seen: Run,
+    stock: Run,
+    tests: tuple[EventTest, ...],
+    limits: Limits,
+    clustered: bool,
+    by_bucket: bool,
+    halves: Sequence[Run] = (),
 ) -> Decision:
     wrong, tokens = seen.pooled
     stock_wrong, stock_tokens = stock.pooled
-    buckets = tuple(_buckets(seen, stock, limits, clustered)) if by_bucket else ()
+    buckets = tuple(_buckets(seen, stock, limits, clustered, halves)) if by_bucket else ()
     excess = _excess(wrong, tokens, stock_wrong, stock_tokens, clustered)
     answer, reason = _answer(seen, stock, excess, buckets, tests, limits)
     undecided = answer not in ("accept", "reject")
@@ -216,12 +260,18 @@ def _answer(
     if excess is not None and excess.lower > LIMIT:
         return "reject", f"the mismatch exceeds stock's by {excess.value:.2%}, at least {excess.lower:.2%}"
     for bucket in buckets:
+        if _all_reject(bucket.events):
+            counts = " and ".join(f"{test.events} in {test.tokens}" for test in bucket.events)
+            return "reject", (
+                f"at {bucket.name} events: {counts} tokens, stock {bucket.events[0].stock_events} in "
+                f"{bucket.events[0].stock_tokens}"
+            )
         if bucket.rejects and bucket.excess is not None:
             return "reject", (
                 f"at {bucket.name} the mismatch exceeds stock's by {bucket.excess.value:.2%},"
                 f" at least {bucket.excess.lower:.2%}"
             )
-    if len(tests) == LOOKS and all(test.rejects for test in tests):
+    if _all_reject(tests):
         counts = " and ".join(f"{test.events} in {test.tokens}" for test in tests)
         return "reject", f"events: {counts} tokens, stock {tests[0].stock_events} in {tests[0].stock_tokens}"
     small = _smoke(seen, stock, limits)
@@ -259,7 +309,7 @@ def _excess(wrong: Counts, tokens: Counts, stock_wrong: Counts, stock_tokens: Co
     )
 
 
-def _buckets(seen: Run, stock: Run, limits: Limits, clustered: bool) -> Iterator[Bucket]:
+def _buckets(seen: Run, stock: Run, limits: Limits, clustered: bool, halves: Sequence[Run]) -> Iterator[Bucket]:
     """All buckets that hold tokens of the system."""
     for axis, name in enumerate(AXES):
         for at, (low, high) in enumerate(zip((0, *EDGES), (*EDGES, None), strict=True)):
@@ -279,6 +329,7 @@ def _buckets(seen: Run, stock: Run, limits: Limits, clustered: bool) -> Iterator
                         side.sum() >= limits.bucket_tokens and (side > 0).sum() >= limits.sessions
                         for side in (tokens, stock_tokens)
                     ),
+                    events=tuple(_placed_test(half, stock, axis, at) for half in halves),
                 )
 
 
@@ -287,9 +338,18 @@ def _share(wrong: Counts, tokens: Counts) -> float | None:
 
 
 def _event_test(run: Run, stock: Run) -> EventTest:
-    counts = run.events, run.all_tok, stock.events, stock.all_tok
-    p = statistics.event_p(*counts) if run.all_tok and stock.all_tok else 1.0
-    return EventTest(*counts, p)
+    return _tested(run.events, run.all_tok, stock.events, stock.all_tok)
+
+
+def _placed_test(run: Run, stock: Run, axis: int, at: int) -> EventTest:
+    """The events of one bucket of an axis."""
+    counts = (run.placed_events, run.placed_tok, stock.placed_events, stock.placed_tok)
+    return _tested(*(0 if count is None else int(count[axis, at]) for count in counts))
+
+
+def _tested(events: int, tokens: int, stock_events: int, stock_tokens: int) -> EventTest:
+    counts = events, tokens, stock_events, stock_tokens
+    return EventTest(*counts, statistics.event_p(*counts) if tokens and stock_tokens else 1.0)
 
 
 def wanted_tok(stock: Run, limits: Limits = Limits()) -> int | None:
@@ -352,8 +412,11 @@ def judge(
     head: str = "fp32",
     clustered: bool = True,
     by_bucket: bool = True,
+    final: bool = False,
 ) -> Report:
     """The decision on arm a of `samples` against stock's calibration, in `reference` or in the same file.
+
+    `final`: all of it was measured before any of it was read, so that no look comes first.
 
     Raises `Usage` where answers or events are not scored yet.
     """
@@ -362,16 +425,19 @@ def judge(
     if not stock:
         raise Usage("there is no calibration: no answer of stock in the phase 'reference'")
     delta = delta_of(reference, limits.bucket_tokens)
-    bad = malformed(samples)
-    faulty = [void for void in samples.voids if void.phase == "force" and void.arm == "a" and void.cause in _FAULTS]
-    if bad or faulty:
-        return _without_rates(bad, faulty, delta)
+    bad, fault = malformed(samples), fault_of(samples)
+    if bad or fault is not None:
+        return _without_rates(bad, fault or "", delta)
     system = list(scored_answers(samples, SYSTEM_PHASES, "a", head))
     if not system:
         raise Usage("there is no answer of arm 'a' to judge", "measure the confirmation units first")
     events = {"a": events_of(samples, system, delta), "stock": events_of(reference, stock, delta)}
-    runs = [_run(part, events["a"]) for part in _parts(system, samples.looks)]
-    decision = decide(runs, _run(stock, events["stock"]), limits, clustered=clustered, by_bucket=by_bucket)
+    runs = [_run(part, events["a"]) for part in (_halves(system) if final else _parts(system, samples.looks))]
+    own = _run(stock, events["stock"])
+    if final:
+        decision = decide_final(runs, own, limits)
+    else:
+        decision = decide(runs, own, limits, clustered=clustered, by_bucket=by_bucket)
     audit = sorted(events["a"], key=lambda event: (event.explanation is not None, -event.margin_logit))
     return Report(
         decision=decision,
@@ -386,11 +452,19 @@ def judge(
 _FAULTS = {"crash": "crashed", "hang": "hung", "violation": "broke the protocol"}
 
 
-def _without_rates(bad: Sequence[str], faulty: Sequence[Void], delta: tuple[float, ...]) -> Report:
+def fault_of(samples: Samples) -> str | None:
+    """How the candidate failed while its answers were asked, in words; None where it did not."""
+    for void in samples.voids:
+        if void.phase == "force" and void.arm == "a" and void.cause in _FAULTS:
+            return f"the candidate {_FAULTS[void.cause]} while its answers were asked"
+    return None
+
+
+def _without_rates(bad: Sequence[str], fault: str, delta: tuple[float, ...]) -> Report:
     if bad:
         answer, reason = "malformed", f"{len(bad)} answers do not end as they must, '{bad[0]}' first"
     else:
-        answer, reason = "reject", f"the candidate {_FAULTS[faulty[0].cause]} while its answers were asked"
+        answer, reason = "reject", fault
     decision = Decision(answer, reason, 1, True, 0, 0, None, None, None, needed_tok=0)
     return Report(decision, 0, delta, {}, {"system": None, "stock": None}, malformed=tuple(bad[:AUDITED]))
 
@@ -401,6 +475,13 @@ def _parts(system: Sequence[Scored], looks: Sequence[int]) -> list[list[Scored]]
     for scored in system:
         parts.setdefault(sum(scored.unit.at > look for look in looks), []).append(scored)
     return [parts[number] for number in sorted(parts)]
+
+
+def _halves(system: Sequence[Scored]) -> list[list[Scored]]:
+    """The answers in two halves of whole sessions, every other one, so that both have all sorts of request."""
+    sessions = {name: index for index, name in enumerate(dict.fromkeys(scored.said["session"] for scored in system))}
+    parts = [[scored for scored in system if sessions[scored.said["session"]] % LOOKS == half] for half in range(LOOKS)]
+    return [part for part in parts if part]
 
 
 def _run(system: Sequence[Scored], events: Sequence[Event]) -> Run:
@@ -414,14 +495,23 @@ def _run(system: Sequence[Scored], events: Sequence[Event]) -> Run:
             places = scored.places(axis)
             np.add.at(tokens[row, axis], places[keep], 1)
             np.add.at(wrong[row, axis], places[keep & scored.wrong], 1)
-    asked = {scored.said["request"] for scored in system}
+    own = {scored.said["request"]: scored for scored in system}
+    counted = [event for event in events if event.explanation is None and event.request in own]
+    placed_events, placed_tok = (np.zeros((len(AXES), len(EDGES) + 1), dtype=np.int64) for _ in range(2))
+    for axis in range(len(AXES)):
+        for event in counted:
+            placed_events[axis, own[event.request].places(axis)[event.at]] += 1
+        for scored in system:
+            np.add.at(placed_tok[axis], scored.places(axis), 1)
     return Run(
         tuple(rows),
         wrong,
         tokens,
         looped_tok=sum(int(scored.loop.sum()) for scored in system),
         looped_wrong=sum(int((scored.loop & scored.wrong).sum()) for scored in system),
-        events=sum(event.explanation is None and event.request in asked for event in events),
+        events=len(counted),
+        placed_events=placed_events,
+        placed_tok=placed_tok,
     )
 
 

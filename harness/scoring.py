@@ -24,7 +24,7 @@ from harness.scored import SYSTEM_PHASES, Event, unchecked
 from harness.verdict import forcing_verdict
 from harness.wire import Ready, Scores
 
-__all__ = ["calibrate", "force"]
+__all__ = ["CHUNK", "STOCK", "SYSTEM", "Work", "calibrate", "force"]
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -33,7 +33,7 @@ OTHER_ROWS = 256  # of a prefill pass, where stock's default is 512
 
 
 @dataclass(frozen=True)
-class _Side:
+class Side:
     """Who answers in which phase, and with which heads its answers are scored."""
 
     arm: str
@@ -42,8 +42,8 @@ class _Side:
     heads: tuple[str, ...]
 
 
-_SYSTEM = _Side("a", "force", SYSTEM_PHASES, ("fp32",))
-_STOCK = _Side("stock", "reference", ("reference",), ("fp32", "model"))
+SYSTEM = Side("a", "force", SYSTEM_PHASES, ("fp32",))
+STOCK = Side("stock", "reference", ("reference",), ("fp32", "model"))
 
 
 def force(
@@ -63,7 +63,7 @@ def force(
     """
     calibration = read(reference)
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
-        work = _Work(arena, _SYSTEM, emit, minutes)
+        work = Work(arena, SYSTEM, emit, minutes)
         for look, upto in enumerate(_looks(arena), start=1):
             if not work.answer(arena.requests, upto):
                 break  # a fault of the system; what it said before is not asked for
@@ -94,7 +94,7 @@ def calibrate(
 ) -> Samples:
     """Stock's own answers, mismatches and margins: what every forcing on this deployment and card is held against."""
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
-        work = _Work(arena, _STOCK, emit, minutes)
+        work = Work(arena, STOCK, emit, minutes)
         if not work.answer(arena.requests):
             raise HarnessError("stock failed in its own calibration", f"'{arena.writer.path}' says how")
         work.score()
@@ -102,10 +102,10 @@ def calibrate(
         return arena.writer.read()
 
 
-class _Work:
+class Work:
     """The steps of one command, each of which goes on where a killed one was."""
 
-    def __init__(self, arena: Arena, side: _Side, emit: Emit, minutes: float | None) -> None:
+    def __init__(self, arena: Arena, side: Side, emit: Emit, minutes: float | None) -> None:
         self.arena, self.side, self.emit = arena, side, emit
         self._deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
 
