@@ -261,6 +261,7 @@ def _measure(arena: Arena, sizes: Sizes, emit: Emit, deadline_s: float | None) -
         raise HarnessError("stock failed in its own share of the final", f"'{arena.writer.path}' says how")
     for work in (stock, system):
         work.score()
+    for work in (stock, system):
         work.recheck(arena.writer.read())
 
 

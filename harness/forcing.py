@@ -260,20 +260,16 @@ def _answer(
     if excess is not None and excess.lower > LIMIT:
         return "reject", f"the mismatch exceeds stock's by {excess.value:.2%}, at least {excess.lower:.2%}"
     for bucket in buckets:
-        if _all_reject(bucket.events):
-            counts = " and ".join(f"{test.events} in {test.tokens}" for test in bucket.events)
-            return "reject", (
-                f"at {bucket.name} events: {counts} tokens, stock {bucket.events[0].stock_events} in "
-                f"{bucket.events[0].stock_tokens}"
-            )
-        if bucket.rejects and bucket.excess is not None:
+        if bucket.excess is not None and bucket.excess.lower > LIMIT:
             return "reject", (
                 f"at {bucket.name} the mismatch exceeds stock's by {bucket.excess.value:.2%},"
                 f" at least {bucket.excess.lower:.2%}"
             )
+    for bucket in buckets:
+        if _all_reject(bucket.events):
+            return "reject", f"at {bucket.name} {_too_many(bucket.events)}"
     if _all_reject(tests):
-        counts = " and ".join(f"{test.events} in {test.tokens}" for test in tests)
-        return "reject", f"events: {counts} tokens, stock {tests[0].stock_events} in {tests[0].stock_tokens}"
+        return "reject", _too_many(tests)
     small = _smoke(seen, stock, limits)
     if small or excess is None:
         return "smoke", small or "too few sessions to compare"
@@ -282,6 +278,11 @@ def _answer(
     if excess.upper < LIMIT:
         return "accept", f"the mismatch exceeds stock's by {excess.value:.2%}, at most {excess.upper:.2%}"
     return "undecided", f"the excess over stock's mismatch lies between {excess.lower:.2%} and {excess.upper:.2%}"
+
+
+def _too_many(tests: Sequence[EventTest]) -> str:
+    counts = " and ".join(f"{test.events} in {test.tokens}" for test in tests)
+    return f"events: {counts} tokens, stock {tests[0].stock_events} in {tests[0].stock_tokens}"
 
 
 def _smoke(seen: Run, stock: Run, limits: Limits) -> str:

@@ -238,24 +238,12 @@ def _lines(whole: bytes, path: Path) -> Iterator[Line]:
 def fold(lines: Iterable[Line], path: Path, digest: str) -> Samples:
     """What counts of checked lines; `path` names them in errors."""
     folder = _Folder()
-    for number_, line in enumerate(lines, start=1):
+    for line in lines:
         try:
-            folder.take(line, number_)
+            folder.take(line)
         except Mismatch as error:
-            raise Usage(f"{path}:{number_}: {error}") from None
-    if folder.campaign is None or not folder.cards:
-        raise Usage(f"the samples '{path}' do not begin with a campaign and a card")
-    return Samples(
-        campaign=folder.campaign,
-        cards=tuple(folder.cards),
-        final=folder.final,
-        units=tuple(folder.units.values()),
-        voids=tuple(folder.voids),
-        forced=folder.forced,
-        rechecks=folder.rechecks,
-        looks=tuple(folder.looks),
-        digest=digest,
-    )
+            raise Usage(f"{path}:{folder.lines}: {error}") from None
+    return folder.samples(path, digest)
 
 
 _Key = tuple[str, int]
@@ -265,6 +253,7 @@ _Key = tuple[str, int]
 class _Folder:
     """Lines in, what counts out."""
 
+    lines: int = 0  # taken so far
     campaign: Line | None = None
     cards: list[Line] = field(default_factory=list)
     final: Line | None = None
@@ -275,8 +264,9 @@ class _Folder:
     looks: list[int] = field(default_factory=list)
     _open: dict[_Key, list[Line]] = field(default_factory=dict)
 
-    def take(self, line: Line, at: int) -> None:
-        kind = line["type"]
+    def take(self, line: Line) -> None:
+        self.lines += 1
+        kind, at = line["type"], self.lines
         if (kind == "campaign") != (at == 1):
             raise Mismatch("a campaign stands in the first line, and nowhere else")
         if kind == "campaign":
@@ -299,6 +289,21 @@ class _Folder:
             raise Mismatch(f"unit {line['unit']} of {line['phase']} was complete before this line")
         else:
             self._open.setdefault(_key(line), []).append(line)
+
+    def samples(self, path: Path, digest: str) -> Samples:
+        if self.campaign is None or not self.cards:
+            raise Usage(f"the samples '{path}' do not begin with a campaign and a card")
+        return Samples(
+            campaign=self.campaign,
+            cards=tuple(self.cards),
+            final=self.final,
+            units=tuple(self.units.values()),
+            voids=tuple(self.voids),
+            forced=dict(self.forced),
+            rechecks=dict(self.rechecks),
+            looks=tuple(self.looks),
+            digest=digest,
+        )
 
     def _put(self, lines: dict[Any, Line], key: Any, line: Line) -> None:
         if key in lines:
@@ -408,11 +413,13 @@ def comparable(one: Line, other: Line) -> bool:
 
 
 class Writer:
-    """The one writer of a file of samples."""
+    """The one writer of a file of samples; since no other writes, it reads what was there once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._journal = Journal(path, "judge")
+        self._folder: _Folder | None = None
+        self._digest = hashlib.sha256()
 
     def __enter__(self) -> "Writer":
         self._journal.__enter__()
@@ -431,8 +438,23 @@ class Writer:
         for line in whole:
             check(line)
             _check_sense(line)
-        self._journal.append(whole)
+        data = self._journal.append(whole)
+        if self._folder is not None:
+            self._take(whole, data)
 
     def read(self) -> Samples:
         """What counts of the lines so far."""
-        return read(self.path)
+        if self._folder is None:
+            data = self.path.read_bytes()
+            self._folder = _Folder()
+            self._take(_lines(data, self.path), data)
+        return self._folder.samples(self.path, self._digest.hexdigest())
+
+    def _take(self, lines: Iterable[Line], data: bytes) -> None:
+        assert self._folder is not None
+        self._digest.update(data)
+        for line in lines:
+            try:
+                self._folder.take(line)
+            except Mismatch as error:
+                raise Usage(f"{self.path}:{self._folder.lines}: {error}") from None

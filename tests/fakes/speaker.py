@@ -23,7 +23,7 @@ OPTIONS = {
     "far": Option("float", 0.0, "fake", "share of tokens that are far from the best"),
     "warm": Option("float", 0.0, "fake", "share of tokens that are not the best at a temperature above 0"),
     "short": Option("bool", False, "fake", "whether its answers end with a stop id where EOS was to be ignored"),
-    "fails": Option("int", 0, "fake", "the request that it crashes at; 0: never"),
+    "fails": Option("string", "never", "fake", "what it crashes at: timed, long or never"),
     "draft": Option("string", "dflash", "fake", "none: one token a step, three times slower"),
     "seed": Option("int", 0, "fake", "of its mismatches"),
     "prefill_rows": Option("int", 512, "fake", "no effect"),
@@ -55,7 +55,7 @@ class Speakers:
 
 class Speaker:
     def __init__(self, speakers: Speakers, rng: random.Random) -> None:
-        self.speakers, self.random, self.count = speakers, rng, 0
+        self.speakers, self.random = speakers, rng
         self.hello = Hello("speaker", "1", OPTIONS)
 
     def __enter__(self):
@@ -77,9 +77,8 @@ class Speaker:
         return Ready(0.1, 100, VOCABULARY, [2], settings.context)
 
     def generate(self, request: Generate) -> Answer:
-        self.count += 1
         self.speakers.asked.append((self.options["draft"], request.id))
-        if self.options["fails"] == self.count:
+        if self.options["fails"] == ("long" if request.ignore_eos else "timed"):
             raise Crashed("the engine ended with status 7", "")
         ids, start = self._said(request), len(request.prompt)
         tau = 1 if self.options["draft"] == "none" else TAU
