@@ -138,7 +138,7 @@ class Work:
                         talk = converse(engine, ready, arena.text, request, arena.job.deployment.sampling, ANSWER_TOK)
                         self._keep(number, request, talk)
                     arena.writer.add("unit", phase=side.phase, unit=number, first=[side.arm], leads=[[]])
-                    self.emit({"event": "answered", "unit": number, "units": len(units)})
+                    self.emit({"event": "answered", "arm": side.arm, "unit": number, "units": len(units)})
         except EngineError as error:
             if isinstance(error, Refused) and error.exit_code != 1:
                 raise
@@ -186,7 +186,7 @@ class Work:
                     for said, scores in zip(chain, score_chain(verifier, chain), strict=True)
                 )
                 done += len(chain)
-                self.emit({"event": "scored", "head": head, "answers": done, "of": len(left)})
+                self.emit({"event": "scored", "arm": self.side.arm, "head": head, "answers": done, "of": len(left)})
 
     def recheck(self, calibration: Samples) -> None:
         """What stock's own head says on the prefix of every event, and the verifier at another chunk length."""

@@ -22,7 +22,16 @@ JOB, SAMPLES = "job.json", "out/samples.jsonl"
 MAX_FILES = 20_000
 MAX_BYTES = 4 * 2**30
 MAX_JOB_BYTES = 2**20
-_SAME = ("arms", "seed", "rule", "phase", "units", "deployment_digest")  # of two jobs that are one
+_SAME = (
+    "arms",
+    "seed",
+    "rule",
+    "phase",
+    "units",
+    "deployment_digest",
+    "commitment",
+    "sizes",
+)  # of two jobs that are one
 
 
 def load_job(path: Path) -> tuple[Path, dict[str, Any]]:

@@ -22,12 +22,13 @@ from spt.git.objects import FILE, State
 from spt.git.store import Store
 from spt.git.tree import splice, walk
 
-__all__ = ["LEDGER", "OPEN", "Held", "Ledger", "named"]
+__all__ = ["FINAL", "LEDGER", "OPEN", "SEALS", "Held", "Ledger", "named"]
 
 LEDGER = "refs/spt/verdicts"
 # Answers that leave a key open: nothing was learnt of the candidate, or too little to accept anything.
 OPEN = ("refused", "smoke")
-KINDS = ("timing", "forcing")
+FINAL = "final"
+SEALS = "seal"  # the folder of what is known of seals (spt/seal.py)
 
 
 def named(identity: Mapping[str, Any]) -> str:
@@ -43,11 +44,13 @@ class Held:
     key: str
     looks: tuple[dict[str, Any], ...] = ()
     verdict: dict[str, Any] | None = None
+    seal: str | None = None  # of a final: the name
+    again: str | None = None  # of a final: why the system was measured another time
 
     @property
     def closed(self) -> bool:
-        """Whether this key has its answer for good."""
-        return self.verdict is not None and self.verdict["answer"] not in OPEN
+        """Whether this key has its answer for good; a seal is used once, so a final's always is."""
+        return self.verdict is not None and (self.what == FINAL or self.verdict["answer"] not in OPEN)
 
     @property
     def path(self) -> str:
@@ -55,6 +58,8 @@ class Held:
 
     def record(self) -> dict[str, Any]:
         fields = {"what": self.what, "key": self.key, "looks": list(self.looks), "verdict": self.verdict}
+        if self.what == FINAL:
+            fields |= {"seal": self.seal, "again": self.again}
         return {"v": 1, "kind": "ledger", **fields}
 
 
@@ -87,6 +92,8 @@ class Ledger:
         found = []
         for path, state in [] if tree is None else walk(self.store.objects, tree):
             what, _, name = path.partition("/")
+            if what == SEALS:
+                continue
             found.append(self._read(what, name.removesuffix(".json"), state))
         return found
 
@@ -115,7 +122,26 @@ class Ledger:
             stated += [(verdict["what"], verdict["key"]), (what, named(verdict["of"]))]
         if any(one != (what, key) for one in stated):
             raise Usage(f"{where}: what it holds is of another key")
-        return Held(what, key, tuple(value["looks"]), verdict)
+        return Held(what, key, tuple(value["looks"]), verdict, value.get("seal"), value.get("again"))
+
+    def record(self, path: str, kind: str) -> dict[str, Any] | None:
+        """The record of this kind in the file `path`, or None."""
+        tree = self._tree()
+        state = None if tree is None else self.store.objects.lookup(tree, path)
+        if state is None:
+            return None
+        value: dict[str, Any] = read_json(self.store.objects.blob(state.oid), f"{LEDGER}:{path}")
+        check(value, kind, f"{LEDGER}:{path}")
+        return value
+
+    def paths(self, folder: str) -> list[str]:
+        """The files below a folder, in order."""
+        tree = self._tree()
+        return (
+            []
+            if tree is None
+            else [path for path, _ in walk(self.store.objects, tree) if path.startswith(f"{folder}/")]
+        )
 
     # Writing.
 
@@ -142,12 +168,16 @@ class Ledger:
             return dict(verdict)
 
     def _put(self, held: Held, subject: str) -> None:
-        objects, tip = self.store.objects, self.store.reference(LEDGER)
-        record = held.record()
-        check(record, "ledger", held.path)
-        data = json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
-        tree = splice(objects, self._tree(), {held.path: State(FILE, objects.add_blob(data))})
-        message = f"{subject}\n\nSpt-Key: {held.key}\n"
+        self.commit({held.path: held.record()}, f"{subject}\n\nSpt-Key: {held.key}\n")
+
+    def commit(self, records: Mapping[str, Mapping[str, Any]], message: str) -> None:
+        """Writes records to their paths in one commit; the caller holds the repository's lock."""
+        objects, tip, states = self.store.objects, self.store.reference(LEDGER), {}
+        for path, record in records.items():
+            check(record, record["kind"], path)
+            data = json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+            states[path] = State(FILE, objects.add_blob(data))
+        tree = splice(objects, self._tree(), states)
         now = TOOL._replace(time_s=int(time.time()))
         self.store.stage(LEDGER, objects.add_commit(tree, [] if tip is None else [tip], now, message))
         self.store.publish("spt verdict")

@@ -7,8 +7,9 @@ from spt.cli.output import data, table
 
 if TYPE_CHECKING:
     from spt.ratio import RawRatio, Speedup
+    from spt.verdicts import Held, Ledger
 
-__all__ = ["show_verdict"]
+__all__ = ["show_final", "show_verdict"]
 
 DASH = "-"
 SMOKE = "smoke: so few tokens can only reject; this accepts nothing"
@@ -23,6 +24,50 @@ def show_verdict(verdict: Mapping[str, Any], figure: "RawRatio | Speedup | None"
     else:
         _show_forcing(verdict)
     data(f"key {verdict['key'][:12]}, samples {verdict['samples'][:12]}, {verdict['date']}, {_machine(verdict)}")
+
+
+def show_final(ledger: "Ledger", held: "Held") -> None:
+    """Prints the verdict of a final, with what was measured before it of the same system."""
+    from spt.final import earlier_finals
+    from spt.ratio import figure_of
+    from spt.seal import check_commitment, seal_named
+
+    verdict = held.verdict
+    assert verdict is not None and held.seal is not None  # a final's
+    sealed = seal_named(ledger, held.seal)
+    check_commitment(sealed)
+    data(f"{verdict['answer']}: {verdict['reason']}")
+    if held.again is not None:
+        data(f"again: {held.again}")
+        for words in earlier_finals(ledger, verdict["of"]["a"], verdict["of"]["deployment"], held.seal):
+            data(f"another final of this system: {words}")
+    for phase, words in (("stock", "against the other arm"), ("ar", "against autoregressive decoding")):
+        for line in _comparison(words, verdict["timing"][phase], figure_of(ledger, verdict, phase)):
+            data(line)
+    for row in verdict["sorts"]:
+        data(
+            f"{row['sort']}: {row['answers']} answers, {row['tokens']} tokens, looped {row['looped_tok']}, "
+            f"tau {_number(row['tau'])}"
+        )
+    _show_forcing(verdict)
+    data(f"seal {held.seal}, committed {sealed.date}, commitment {sealed.commitment[:12]} checked")
+    data(f"key {verdict['key'][:12]}, samples {verdict['samples'][:12]}, {verdict['date']}, {_machine(verdict)}")
+
+
+def _comparison(words: str, figure: Mapping[str, Any], said: object) -> Iterator[str]:
+    """One of a final's two: nothing is promoted on it."""
+    if said is None:
+        yield f"{words}: not measured"
+        return
+    yield f"{words}: {said}, gain {_signed(figure['gain'])}, {_between(figure['interval'])} (each end at 99.5 %)"
+    yield (
+        f"  {figure['units']} units, spread {_share(figure['spread'])}, between requests {_between(figure['between'])}, "
+        f"tau {_number(figure['tau']['a'])} and {_number(figure['tau']['b'])}, {figure['diverged']} requests diverged"
+    )
+
+
+def _number(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2f}"
 
 
 def _machine(verdict: Mapping[str, Any]) -> str:
@@ -51,8 +96,10 @@ def _show_forcing(verdict: Mapping[str, Any]) -> None:
         f"excess {_excess(verdict['excess'])}"
     )
     data(
-        f"tokens {verdict['tokens']} in {verdict['sessions']} sessions, look {verdict['look']}, "
-        f"looped {verdict['looped_tok']}" + (f", still needed {needed}" if (needed := verdict["needed_tok"]) else "")
+        f"tokens {verdict['tokens']} in {verdict['sessions']} sessions, "
+        + (f"look {verdict['look']}, " if "look" in verdict else "")
+        + f"looped {verdict['looped_tok']}"
+        + (f", still needed {needed}" if (needed := verdict.get("needed_tok")) else "")
     )
     if verdict["buckets"]:
         columns = ("where", "from", "to", "tokens", "sessions", "mismatch", "stock's", "excess", "")

@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import json
 import random
-from pathlib import Path
 
 import pytest
 

@@ -24,9 +24,7 @@ from tests.harness.test_wire import accepts, spoiled
 
 ROOT = Path(__file__).parents[2]
 SAID = answer("confirm", 0, "a", "r", [5, 6], family="lists")
-FINAL = line(
-    "final", commitment="f" * 64, stock_units=10, ar_units=5, force_units=24, reference_units=114, full=True
-)
+FINAL = line("final", commitment="f" * 64, stock_units=10, ar_units=5, force_units=24, reference_units=114, full=True)
 EXAMPLES = {
     each["type"]: each
     for each in [
