@@ -146,6 +146,8 @@ def appear(folder: Path, make: Callable[[Path], None]) -> None:
         make(part)
         with contextlib.suppress(FileExistsError, OSError):
             part.rename(folder)  # a folder that was made meanwhile is as good
+    if not (folder / "job.json").is_file():
+        raise Usage(f"'{folder}' is in the way", "it holds no job: move it aside")
 
 
 def write_job(folder: Path, job: Mapping[str, Any]) -> None:

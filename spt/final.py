@@ -43,7 +43,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user says of a final: its seal, why it is another one of the same system, and whether it is a small one."""
+    """What a user says of a final: its seal, why it is another one of this system, and whether it is a small one."""
 
     seal: str
     again: str | None = None

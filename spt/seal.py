@@ -125,7 +125,7 @@ def refuse_other(sealed: Sealed, job: str) -> None:
 
 
 def reveal(ledger: Ledger, verdict: Mapping[str, Any]) -> Held:
-    """Puts the verdict of a final into the ledger, and the secret beside it, in one commit; the old one where it stands.
+    """Puts the verdict of a final into the ledger, and the secret beside it, in one commit; an old one stays.
 
     Usage where the verdict is of no seal here, or not of the requests that the seal drew.
     """

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spt.cli.output import data, table
+from spt.cli.progress import LEAST_UNITS
 
 if TYPE_CHECKING:
     from spt.ratio import RawRatio, Speedup
@@ -59,9 +60,12 @@ def _comparison(words: str, figure: Mapping[str, Any], said: object) -> Iterator
     if said is None:
         yield f"{words}: not measured"
         return
-    yield f"{words}: {said}, gain {_signed(figure['gain'])}, {_between(figure['interval'])} (each end at 99.5 %)"
+    # An interval of two units says nothing.
+    ends = figure["interval"] if figure["units"] >= LEAST_UNITS else None
+    yield f"{words}: {said}, gain {_signed(figure['gain'])}, {_between(ends)} (each end at 99.5 %)"
     yield (
-        f"  {figure['units']} units, spread {_share(figure['spread'])}, between requests {_between(figure['between'])}, "
+        f"  {figure['units']} units, spread {_share(figure['spread'])}, "
+        f"between requests {_between(figure['between'])}, "
         f"tau {_number(figure['tau']['a'])} and {_number(figure['tau']['b'])}, {figure['diverged']} requests diverged"
     )
 

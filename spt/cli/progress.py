@@ -49,8 +49,8 @@ class Progress:
         elif event["event"] == "plan":
             asked = event["asked_tok"]
             self._say(
-                f"a final asks for up to {sum(asked.values()):,} tokens: {asked['timed']:,} to time, {asked['forced']:,} "
-                f"more of the system to force, {asked['reference']:,} of stock beside them"
+                f"a final asks for up to {sum(asked.values()):,} tokens: {asked['timed']:,} to time, "
+                f"{asked['forced']:,} more of the system to force, {asked['reference']:,} of stock beside them"
             )
         elif event["event"] == "void":
             self._say(f"unit {event['unit']} is void: {event['cause']}: {event['reason']}")

@@ -129,7 +129,7 @@ def test_a_system_honest_in_everything_is_accepted(run):
 
 
 def test_a_fault_that_begins_after_two_thousand_tokens_is_found(run):
-    """Two points of mismatch after token 2,048 of the output change no short answer, and are rejected in their bucket."""
+    """Two points of mismatch after token 2,048 of an answer spoil no short one, and are rejected in their bucket."""
     late, _ = run({"late": 0.02}, LONG)
 
     assert late["answer"] == "reject"

@@ -17,7 +17,8 @@ import click
 def add(ctx: click.Context, samples: Path, what: str, reference: Path | None, file: str | None, as_json: bool) -> None:
     """Judge samples that were measured elsewhere, and put the verdict into the ledger
 
-    A key that has its verdict keeps it, and the secret of a final is revealed with its own.  Exit code 0 is promote or accept, and 1 any other answer.
+    A key that has its verdict keeps it, and the secret of a final is revealed with its own.  Exit code 0 is promote or
+    accept, and 1 any other answer.
 
     \b
     Example:
