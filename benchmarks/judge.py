@@ -290,12 +290,10 @@ def drawn(random: np.random.Generator, name: str, tokens: Cells, rates: Sequence
     from scipy.special import betaincinv
 
     spread, luck = 1 / CORRELATION - 1, random.uniform(size=sessions)
-    wrong, counts = (np.zeros((sessions, 2, 4), dtype=np.int64) for _ in range(2))
-    for ((position, output), count), rate in zip(tokens.items(), rates, strict=True):
-        hits = random.binomial(count, betaincinv(rate * spread, (1 - rate) * spread, luck))
-        for axis, bucket in ((0, position), (1, output)):
-            wrong[:, axis, bucket] += hits
-            counts[:, axis, bucket] += count
+    wrong, counts = (np.zeros((sessions, 4, 4), dtype=np.int64) for _ in range(2))
+    for (cell, count), rate in zip(tokens.items(), rates, strict=True):
+        wrong[:, *cell] += random.binomial(count, betaincinv(rate * spread, (1 - rate) * spread, luck))
+        counts[:, *cell] += count
     return Run(tuple(f"{name}{index}" for index in range(sessions)), wrong, counts)
 
 

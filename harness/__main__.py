@@ -88,6 +88,7 @@ def _force(chosen: argparse.Namespace) -> int:
         chosen.reference,
         chosen.max_minutes,
         _events(chosen),
+        timed=chosen.timed,
         sandbox=not chosen.no_sandbox,
     )
     return _answered(chosen, found, "accept")
@@ -139,7 +140,7 @@ def _verdict(chosen: argparse.Namespace) -> None:
 def _key(chosen: argparse.Namespace) -> None:
     from harness.identity import identity
 
-    _emit(identity(chosen.job, datetime.datetime.now(datetime.UTC)))
+    _emit(identity(chosen.job, datetime.datetime.now(datetime.UTC), chosen.timed))
 
 
 def _requests(chosen: argparse.Namespace) -> None:
@@ -239,6 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     _measuring_words(option, "samples.jsonl")
     _sandbox_word(option)
     option("--reference", type=Path, required=True, metavar="SAMPLES", help="what `calibrate` measured")
+    _timed_word(option)
 
     option = command("rehearse", _rehearse, "load every arm of a final, before its seal is spent")
     option("--job", type=Path, required=True, metavar="JOB.json")
@@ -271,6 +273,7 @@ def _parser() -> argparse.ArgumentParser:
 
     option = command("key", _key, "what a verdict on a job would be of, on this machine")
     option("--job", type=Path, required=True, metavar="JOB.json")
+    _timed_word(option)
 
     option = command("requests", _requests, "generate requests that nobody has seen")
     option("--set", required=True, metavar="NAME", help="warmup, development, confirmation, force or final")
@@ -306,6 +309,10 @@ def _measuring_words(option: Option, file: str) -> None:
 
 def _devices_word(option: Option) -> None:
     option("--devices", metavar="D[,D]", help="the device, or two that are exchanged within a unit")
+
+
+def _timed_word(option: Option) -> None:
+    option("--timed", type=Path, metavar="SAMPLES", help="what `time` measured: the tokens that are forced first")
 
 
 def _sandbox_word(option: Option) -> None:

@@ -130,6 +130,7 @@ _FIELDS: dict[str, dict[str, Check]] = {
     },
     "recheck": {"arm": _ANY_ARM, "request": shape.text, "at": integer(), "stock": integer(), "shape": integer()},
     "look": {"what": constant("forcing")},
+    "timed": {"samples": hexadecimal(64), "tokens": integer(1)},
 }
 _ALLOWED: dict[str, dict[str, Check]] = {"answer": {"family": shape.text}}
 _CHECKS = {
@@ -200,6 +201,7 @@ class Samples:
     rechecks: dict[tuple[str, str, int], Line]  # by arm, request, index in the answer
     looks: tuple[int, ...]  # lines at which the forcing decision was read
     digest: str  # sha256 of the lines, uncompressed
+    timed: Line | None = None  # where what was timed is forced: the line that says so
 
     def of(self, *phases: str) -> list[Unit]:
         """The units of these phases, in order of completion."""
@@ -262,6 +264,7 @@ class _Folder:
     forced: dict[tuple[str, int, str, str, str], Line] = field(default_factory=dict)
     rechecks: dict[tuple[str, str, int], Line] = field(default_factory=dict)
     looks: list[int] = field(default_factory=list)
+    timed: Line | None = None
     _open: dict[_Key, list[Line]] = field(default_factory=dict)
 
     def take(self, line: Line) -> None:
@@ -285,6 +288,8 @@ class _Folder:
             self._put(self.rechecks, (line["arm"], line["request"], line["at"]), line)
         elif kind == "look":
             self.looks.append(at)
+        elif kind == "timed":
+            self._begin_with_timed(line)
         elif _key(line) in self.units:
             raise Mismatch(f"unit {line['unit']} of {line['phase']} was complete before this line")
         else:
@@ -303,7 +308,13 @@ class _Folder:
             rechecks=dict(self.rechecks),
             looks=tuple(self.looks),
             digest=digest,
+            timed=self.timed,
         )
+
+    def _begin_with_timed(self, line: Line) -> None:
+        if self.timed or self.units or self._open or self.voids:
+            raise Mismatch("the answers that were timed stand before all others, and once")
+        self.timed = line
 
     def _put(self, lines: dict[Any, Line], key: Any, line: Line) -> None:
         if key in lines:
@@ -333,7 +344,9 @@ class _Folder:
             raise Mismatch(f"unit {line['unit']} of {line['phase']} is complete already")
         lines = self._open.pop(key, [])
         groups = _counting_groups(lines)
-        answers = _counting_answers(lines, groups, timed=line["phase"] not in UNTIMED)
+        # What was timed stands here without the groups that it was timed in: only what counts was taken over.
+        timed = line["phase"] not in UNTIMED and self.timed is None
+        answers = _counting_answers(lines, groups, timed)
         _check_groups(groups, answers)
         self.units[key] = Unit(
             *key,

@@ -1,5 +1,6 @@
 """`python -m harness force`: trusted stock scores every token that a system said, and the decision follows.
 
+First come the tokens that were timed, where they are given (`harness/timed.py`).
 The system answers requests in the phase `force` (`calibrate`: stock itself, in the phase `reference`), enclosed and
 untimed; answers that were timed before in the same file are scored too.  Then the deployment's stock, with its FP32
 head, reads each answer on its own prefix, whatever the system.  Large mismatches are looked at twice more: with stock's
@@ -15,12 +16,13 @@ from typing import Any
 from harness.arena import Arena, open_arena
 from harness.chain import chained, score_chain
 from harness.client import Engine, Start
-from harness.conversation import ANSWER_TOK, converse
+from harness.conversation import ANSWER_TOK, converse, stop_ids_of
 from harness.errors import EngineError, HarnessError, Refused, Violation
-from harness.forcing import Limits
+from harness.forcing import Limits, first_look
 from harness.request import Request
 from harness.samples import Line, Samples, answer_line, read
 from harness.scored import SYSTEM_PHASES, Event, unchecked
+from harness.timed import PHASE, take_over
 from harness.verdict import forcing_verdict
 from harness.wire import Ready, Scores
 
@@ -53,20 +55,28 @@ def force(
     minutes: float | None,
     emit: Emit,
     *,
+    timed: Path | None = None,
     sandbox: bool = True,
     start: Start = Engine.start,
     limits: Limits | None = None,
 ) -> dict[str, Any]:
     """The verdict on arm `a`, against what stock's calibration in the file `reference` says of stock.
 
+    timed: samples of the finished campaign of the same pair; the first look is at what was timed there, and at answers
+    to as many requests more as the rule needs.
     `limits` are the judge's own; smaller ones are for tests on a handful of answers.
     """
     calibration = read(reference)
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
+        take_over(arena.writer, timed, begun=bool(arena.asked()))
         work = Work(arena, SYSTEM, emit, minutes)
-        for look, upto in enumerate(_looks(arena), start=1):
-            if not work.answer(arena.requests, upto):
+        requests, looks = _left(arena), _looks(arena)
+        enough = _enough(arena, calibration, limits or Limits()) if timed else None
+        for look, upto in enumerate(looks, start=1):
+            if not work.answer(requests, upto, enough if look == 1 else None):
                 break  # a fault of the system; what it said before is not asked for
+            if look > 1 and not _grew(arena.writer.read()):
+                break
             work.score()
             work.recheck(calibration)
             if len(arena.writer.read().looks) < look:
@@ -81,6 +91,23 @@ def _looks(arena: Arena) -> list[int]:
     """How many requests each look has answers to: the job's number, then all."""
     every, first = len(arena.requests), arena.job.units
     return [first, every] if 0 < first < every else [every]
+
+
+def _left(arena: Arena) -> list[Request]:
+    """The requests of the job but for those that were timed: each is asked once."""
+    timed = {said["session"] for unit in arena.writer.read().of(PHASE) for said in unit.answers}
+    return [request for request in arena.requests if request.id not in timed]
+
+
+def _enough(arena: Arena, calibration: Samples, limits: Limits) -> Callable[[], bool]:
+    """Whether the answers so far are what a first look wants."""
+    wanted = first_look(calibration, limits)
+    return lambda: wanted.met_by(arena.writer.read())
+
+
+def _grew(samples: Samples) -> bool:
+    """Whether there is an answer that no look has seen."""
+    return not samples.looks or any(unit.at > samples.looks[-1] for unit in samples.of(*SYSTEM_PHASES))
 
 
 def calibrate(
@@ -109,10 +136,13 @@ class Work:
         self.arena, self.side, self.emit = arena, side, emit
         self._deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
 
-    def answer(self, requests: Sequence[Request], upto: int | None = None) -> bool:
+    def answer(
+        self, requests: Sequence[Request], upto: int | None = None, enough: Callable[[], bool] | None = None
+    ) -> bool:
         """The requests answered, in units of some; false where the system failed.
 
         `upto`: only the units with the first so many; a unit is answered whole, and the same whatever `upto` is.
+        `enough` is asked before each unit whether to stop.
         """
         arena, side = self.arena, self.side
         units = [requests[at : at + CHUNK] for at in range(0, len(requests), CHUNK)]
@@ -122,7 +152,7 @@ class Work:
         if any(void.phase == side.phase for void in samples.voids):
             return False
         left = [number for number in range(len(units)) if number not in done]
-        if not left:
+        if not left or (enough and enough()):
             return True
         asked = arena.asked(side.phase)
         trusted = None if side.arm == "stock" else self._model()
@@ -133,6 +163,8 @@ class Work:
                 if trusted is not None and not ready.same_model(trusted):
                     raise Violation("the engine tells another vocabulary, context or stop ids than stock")
                 for number in left:
+                    if number != left[0] and enough and enough():
+                        break
                     for request in (each for each in units[number] if each.id not in asked):
                         self._watch()
                         talk = converse(engine, ready, arena.text, request, arena.job.deployment.sampling, ANSWER_TOK)
@@ -177,7 +209,8 @@ class Work:
                 self._score(head, left)
 
     def _score(self, head: str, left: Sequence[Line]) -> None:
-        with self.arena.engine("stock", head=head) as (verifier, _):
+        with self.arena.engine("stock", head=head) as (verifier, ready):
+            _check_stops(left, stop_ids_of(ready, self.arena.text))
             done = 0
             for chain in chained(left):
                 self._watch()
@@ -235,6 +268,16 @@ class Work:
     def _watch(self) -> None:
         if self._deadline_s is not None and time.monotonic() > self._deadline_s:
             raise HarnessError("the time is up with answers left to judge", "the same command goes on from here")
+
+
+def _check_stops(answers: Sequence[Line], stop_ids: Sequence[int]) -> None:
+    """What was timed was ended by what the current best told of the model, and that may not be what stock tells."""
+    for said in answers:
+        if set(said["stop_ids"]) != set(stop_ids):
+            raise HarnessError(
+                f"the answer to '{said['request']}' was ended by other stop ids than stock tells",
+                "it was asked of systems that both tell another model than stock: no forcing can accept that",
+            )
 
 
 def _forced_line(said: Line, scores: Scores, head: str) -> Line:

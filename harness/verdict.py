@@ -27,6 +27,7 @@ __all__ = [
     "forcing_verdict",
     "head_of",
     "identity_of",
+    "judged_units",
     "key_of",
     "named",
     "ratio_of",
@@ -54,9 +55,13 @@ def verdict(what: str, path: Path, reference: Path | None = None) -> Verdict:
     return forcing_verdict(samples, None if reference is None else read(reference))
 
 
-def identity_of(campaign: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
-    """What a verdict is of: two systems, the deployment's digest, the compared fields of a card, harness and rule."""
+def identity_of(campaign: Mapping[str, Any], card: Mapping[str, Any], timed: str | None = None) -> dict[str, Any]:
+    """What a verdict is of: two systems, the deployment's digest, the compared fields of a card, harness and rule.
+
+    timed: of a forcing that begins with the tokens that were timed, the digest of the samples that hold them.
+    """
     return {
+        **({} if timed is None else {"timed": timed}),
         **{arm: campaign["arms"][arm] for arm in "ab"},
         "deployment": campaign["deployment"],
         "card": {name: card[name] for name in COMPARED if name != "harness"},
@@ -72,7 +77,15 @@ def named(identity: Mapping[str, Any]) -> str:
 
 def key_of(samples: Samples) -> str:
     """The key of what the samples are of: the same key gets its old verdict."""
-    return named(identity_of(samples.campaign, samples.cards[-1]))
+    return named(_identity(samples))
+
+
+def _identity(samples: Samples) -> dict[str, Any]:
+    return identity_of(samples.campaign, samples.cards[-1], _timed(samples))
+
+
+def _timed(samples: Samples) -> str | None:
+    return None if samples.timed is None else str(samples.timed["samples"])
 
 
 def timing_verdict(samples: Samples) -> Verdict:
@@ -84,7 +97,7 @@ def timing_verdict(samples: Samples) -> Verdict:
             f"the campaign is not finished: unit {outcome.unit} of '{outcome.phase}' comes next",
             "the command that started it goes on from there",
         )
-    units = _judged_units(samples, outcome)
+    units = judged_units(samples, outcome)
     times = [each for unit in units for each in request_times(unit)]
     between = between_requests(times, BETWEEN_CONFIDENCE)
     gain_same = gain_without_divergence(times)
@@ -108,7 +121,7 @@ def timing_verdict(samples: Samples) -> Verdict:
     }
 
 
-def _judged_units(samples: Samples, outcome: Outcome) -> list[Unit]:
+def judged_units(samples: Samples, outcome: Outcome) -> list[Unit]:
     """The units that the outcome's gain is of."""
     if outcome.gain is None:
         return []
@@ -126,6 +139,7 @@ def _published(outcome: Outcome) -> dict[str, Any] | None:
 def forcing_verdict(samples: Samples, reference: Samples | None = None, limits: Limits | None = None) -> Verdict:
     """Accept, reject, undecided, smoke or malformed."""
     check_samples(samples)
+    _check_timed(samples)
     if reference is not None:
         check_samples(reference)
         _check_reference(samples, reference)
@@ -143,8 +157,11 @@ def forcing_verdict(samples: Samples, reference: Samples | None = None, limits: 
         "mismatch": decision.mismatch,
         "stock_mismatch": decision.stock_mismatch,
         "excess": bounds_of(decision.excess),
+        "compared_tok": decision.compared_tok,
         "events": sum(test.events for test in decision.events),
         "event_tests": [test._asdict() for test in decision.events],
+        "timed": _timed(samples),
+        "timed_tok": _timed_tok(samples),
         "tokens": decision.tokens,
         "sessions": decision.sessions,
         "needed_tok": decision.needed_tok,
@@ -196,7 +213,7 @@ def head_of(samples: Samples, what: str, answer: str, reason: str) -> Verdict:
         "reason": reason,
         "samples": samples.digest,
         "date": samples.cards[-1].get("date", ""),
-        "of": identity_of(samples.campaign, samples.cards[-1]),
+        "of": _identity(samples),
         "stock": samples.campaign["arms"]["stock"],
         "sandbox": samples.cards[-1].get("sandbox", ""),
     }
@@ -207,6 +224,21 @@ def check_samples(samples: Samples) -> None:
     if samples.campaign["rule"] != promotion.RULE:
         raise Usage(f"this judge knows the rule '{promotion.RULE}', not '{samples.campaign['rule']}'")
     _check_cards(samples.cards)
+
+
+def _timed_tok(samples: Samples) -> int:
+    """The tokens of arm a that were timed, if the samples begin with them."""
+    units = samples.of("confirm") if samples.timed is not None else []
+    return sum(len(said["ids"]) for unit in units for said in unit.answers if said["arm"] == "a")
+
+
+def _check_timed(samples: Samples) -> None:
+    """Refuses samples that hold a part of what was timed."""
+    if samples.timed is not None and _timed_tok(samples) != samples.timed["tokens"]:
+        raise Usage(
+            f"{_timed_tok(samples)} of {samples.timed['tokens']} timed tokens are here",
+            "the command that forces them goes on from there",
+        )
 
 
 def _check_cards(cards: Sequence[dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Requests:
-    """Where requests come from: a file of the user's, or a set of the generator.
+    """Where requests come from: a file of the user's, or a set of the generator, sessions perhaps with `singles` too.
 
     `looks` is how many looks share them: the job's `units` is one look's share.
     """
@@ -65,6 +65,7 @@ class Requests:
     count: int
     sessions: bool = False
     looks: int = 0
+    singles: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,13 +114,17 @@ def ask_harness(deployment: Deployment, *arguments: object) -> list[dict[str, An
         return list(events)
 
 
-def key_of(plan: Plan, kind: Kind) -> str:
-    """The key that a verdict would have on this machine; nothing is started for it but the harness."""
+def key_of(plan: Plan, kind: Kind, timed: Path | None = None) -> str:
+    """The key that a verdict would have on this machine; nothing is started for it but the harness.
+
+    timed: the samples whose tokens would be forced first.
+    """
     with scratch() as folder:
         (folder / "requests.jsonl").touch()
         arms = {name: arm.record(name) for name, arm in plan.arms.items()}
         (folder / "job.json").write_text(json.dumps(plan.job(kind, 0, 0, arms)))
-        [found] = ask_harness(plan.deployment, "key", "--job", folder / "job.json")
+        words = [] if timed is None else ["--timed", timed]
+        [found] = ask_harness(plan.deployment, "key", "--job", folder / "job.json", *words)
     return str(found["key"])
 
 
@@ -181,12 +186,21 @@ def _write_requests(deployment: Deployment, wanted: Requests, seed: int, to: Pat
     if wanted.file is not None:
         to.write_bytes(_read(wanted.file))
         return
-    context_tok = deployment.context_tok()
+    _generate(deployment, wanted, seed, to)
+    if wanted.singles:
+        beside = to.with_suffix(".singles")
+        _generate(deployment, replace(wanted, count=wanted.singles, sessions=False), seed, beside)
+        with to.open("ab") as file:
+            file.write(beside.read_bytes())
+        beside.unlink()
+
+
+def _generate(deployment: Deployment, wanted: Requests, seed: int, to: Path) -> None:
     words: list[object] = ["--set", wanted.set, "--seed", seed, "--count", wanted.count]
     if wanted.sessions:
         words += ["--sessions", "--context-tok", session_tok(deployment)]
     else:
-        words += ["--longest-tok", max(SHORTEST_TOK, min(LONGEST_TOK, context_tok - ANSWER_TOK))]
+        words += ["--longest-tok", max(SHORTEST_TOK, min(LONGEST_TOK, deployment.context_tok() - ANSWER_TOK))]
     if families := deployment.requests.get("families"):
         words += ["--families", *families]
     ask_harness(deployment, "requests", *words, "--out", to)

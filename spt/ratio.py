@@ -1,4 +1,4 @@
-"""The figure of a timing verdict: a raw ratio, or a speedup once forcing accepted the same system.
+"""The figure of a timing verdict: a raw ratio, or a speedup once forcing accepted the tokens that were timed.
 
 There is no way to make a `Speedup` but from a ledger that holds the forcing verdict.
 """
@@ -14,7 +14,7 @@ __all__ = ["RawRatio", "Speedup", "figure_of"]
 
 
 class Speedup:
-    """Time before over time after, of a system whose tokens forcing accepted; `forcing` is that verdict's key.
+    """Time before over time after, of a system whose timed tokens forcing accepted; `forcing` is that verdict's key.
 
     `against` names the comparison of a final, which holds its own forcing.
     """
@@ -24,12 +24,18 @@ class Speedup:
     def __init__(self, ledger: Ledger, verdict: Mapping[str, Any], against: str | None = None) -> None:
         gain = _gain(verdict, against)
         if ledger.held(verdict["what"], verdict["key"]).verdict != verdict or gain is None:
-            raise Differs("this verdict is not in the ledger: it has no figure", "`spt verdict add` takes it in")
+            problem = f"this {verdict['what']} verdict is not in the ledger: it has no figure"
+            raise Differs(problem, "`spt verdict add` takes it in")
+        if (rejected := ledger.rejecting(verdict)) is not None:
+            raise Differs(
+                "forcing rejected this system: its figure is a raw ratio",
+                f"`spt verdict show {rejected['key'][:12]}` says why",
+            )
         forcing = _accepting(ledger, verdict)
         if forcing is None:
             raise Differs(
-                "no forcing verdict in the ledger accepts this system: its figure is a raw ratio",
-                "`spt force SYSTEM` measures whether its tokens are stock's",
+                "no forcing verdict in the ledger accepts the tokens that were timed: the figure is a raw ratio",
+                "`spt force A B` forces the tokens that were timed",
             )
         self._value, self._forcing = 1 + gain, str(forcing["key"])
 
@@ -53,7 +59,7 @@ def _gain(verdict: Mapping[str, Any], against: str | None) -> float | None:
 def _accepting(ledger: Ledger, verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The verdict that accepts the tokens of the system: a final's own, or forcing's."""
     if verdict["what"] == FINAL:
-        return verdict if verdict["answer"] == "accept" else None
+        return verdict if verdict["answer"] == "accept" and ledger.rejecting(verdict) is None else None
     return ledger.passing(verdict)
 
 

@@ -22,11 +22,12 @@ from spt.git.objects import FILE, State
 from spt.git.store import Store
 from spt.git.tree import splice, walk
 
-__all__ = ["FINAL", "LEDGER", "OPEN", "SEALS", "Held", "Ledger", "named"]
+__all__ = ["FINAL", "LEDGER", "OPEN", "SEALS", "Held", "Ledger", "named", "read_samples"]
 
 LEDGER = "refs/spt/verdicts"
 # Answers that leave a key open: nothing was learnt of the candidate, or too little to accept anything.
 OPEN = ("refused", "smoke")
+NO = ("reject", "malformed")  # what forcing says of a system that is not lossless
 FINAL = "final"
 SEALS = "seal"  # the folder of what is known of seals (spt/seal.py)
 
@@ -34,6 +35,18 @@ SEALS = "seal"  # the folder of what is known of seals (spt/seal.py)
 def named(identity: Mapping[str, Any]) -> str:
     """The key of what a verdict is of, as the harness computes it (docs/judge.md)."""
     return hashlib.sha256(canonical(identity).encode()).hexdigest()
+
+
+def read_samples(path: Path) -> bytes:
+    """The whole lines of a file of samples, compressed or not; half a last line is left out."""
+    try:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise Usage(f"the samples '{path}' are not whole: {error}") from error
+    except FileNotFoundError:
+        raise Missing(f"there are no samples at '{path}'") from None
+    return data[: data.rfind(b"\n") + 1]
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,7 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._known: tuple[str | None, list[Held]] = (None, [])  # what `all` read, and of which tree
 
     @classmethod
     def find(cls, path: Path) -> "Ledger":
@@ -89,22 +103,35 @@ class Ledger:
     def all(self) -> list[Held]:
         """Everything that is known, by kind and key."""
         tree = self._tree()
-        found = []
-        for path, state in [] if tree is None else walk(self.store.objects, tree):
-            what, _, name = path.partition("/")
-            if what == SEALS:
-                continue
-            found.append(self._read(what, name.removesuffix(".json"), state))
-        return found
+        if tree is None:
+            return []
+        if self._known[0] != tree:
+            found = []
+            for path, state in walk(self.store.objects, tree):
+                what, _, name = path.partition("/")
+                if what != SEALS:
+                    found.append(self._read(what, name.removesuffix(".json"), state))
+            self._known = tree, found
+        return list(self._known[1])
 
     def passing(self, timing: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The forcing verdict that accepted the very system that a timing verdict is of, on the same card.
+        """The forcing verdict that accepted the very tokens that a timing verdict is of; None once any rejected."""
+        verdict = self.held("forcing", named({**timing["of"], "timed": timing["samples"]})).verdict
+        if verdict is None or verdict["answer"] != "accept" or verdict.get("timed") != timing["samples"]:
+            return None
+        return verdict if verdict.get("stock") == timing["stock"] and self.rejecting(timing) is None else None
 
-        It is of the timed units themselves, or of the system against stock.
+    def rejecting(self, timing: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A verdict, of forcing or of a final, that rejected the system of this one, on its deployment, card and stock.
+
+        Whatever it was paired with, and whichever tokens it was of: one that is kept is enough.
         """
-        for identity in (timing["of"], {**timing["of"], "b": timing["stock"]}):
-            verdict = self.held("forcing", named(identity)).verdict
-            if verdict is not None and verdict["answer"] == "accept" and verdict["stock"] == timing["stock"]:
+        for held in self.all():
+            verdict = held.verdict
+            if verdict is None or held.what not in ("forcing", FINAL) or verdict["answer"] not in NO:
+                continue
+            same = all(verdict["of"][name] == timing["of"][name] for name in ("a", "deployment", "card"))
+            if same and verdict.get("stock") == timing["stock"]:
                 return verdict
         return None
 
@@ -190,14 +217,7 @@ class Ledger:
 
     def keep_raw(self, samples: Path) -> Path:
         """Keeps a file of samples, compressed, under the digest of its lines; half a last line is left out."""
-        try:
-            data = samples.read_bytes()
-            data = gzip.decompress(data) if samples.suffix == ".gz" else data
-        except (EOFError, gzip.BadGzipFile) as error:
-            raise Usage(f"the samples '{samples}' are not whole: {error}") from error
-        except FileNotFoundError:
-            raise Missing(f"there are no samples at '{samples}'") from None
-        data = data[: data.rfind(b"\n") + 1]
+        data = read_samples(samples)
         kept = self.raw(hashlib.sha256(data).hexdigest())
         if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)

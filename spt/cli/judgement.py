@@ -105,6 +105,8 @@ def _show_forcing(verdict: Mapping[str, Any]) -> None:
         + f"looped {verdict['looped_tok']}"
         + (f", still needed {needed}" if (needed := verdict.get("needed_tok")) else "")
     )
+    for line in _which(verdict):
+        data(line)
     if verdict["buckets"]:
         columns = ("where", "from", "to", "tokens", "sessions", "mismatch", "stock's", "excess", "")
         table(columns, [_bucket(bucket) for bucket in verdict["buckets"]])
@@ -119,6 +121,17 @@ def _show_forcing(verdict: Mapping[str, Any]) -> None:
         data(_event(event))
     for request in verdict["malformed"]:
         data(f"malformed: request '{request}'")
+
+
+def _which(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Which tokens were forced."""
+    if verdict.get("timed") is None:
+        yield "forced: none of the tokens that were timed; a speedup needs them, once `spt time A B` has confirmed"
+    else:
+        rest = verdict["tokens"] + verdict["looped_tok"] - verdict["timed_tok"]
+        yield f"forced: the {verdict['timed_tok']} tokens that were timed, samples {verdict['timed'][:12]}, {rest} more"
+    if (compared := verdict.get("compared_tok", verdict["tokens"])) < verdict["tokens"]:
+        yield f"compared: {compared} of {verdict['tokens']} tokens; at the positions of the others stock has none"
 
 
 def _bucket(bucket: Mapping[str, Any]) -> tuple[str, ...]:

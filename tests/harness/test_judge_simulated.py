@@ -57,7 +57,7 @@ def test_event_rule():
 def test_drawn_sessions_have_the_design_effect():
     """The simulated sessions are as correlated as stated."""
     run = judge.drawn(random(), "a", {(0, 0): judge.SESSION_TOK}, [0.01], 20_000)
-    wrong, tokens = run.pooled
+    wrong, tokens = run.placed
 
     assert wrong.sum() / tokens.sum() == pytest.approx(0.01, rel=0.03)
     assert forcing.statistics.design_effect(wrong, tokens) == pytest.approx(3, abs=0.15)

@@ -39,6 +39,7 @@ EXAMPLES = {
         forced(SAID, wrong=[1]),
         line("recheck", arm="a", request="r", at=1, stock=7, shape=8),
         line("look", what="forcing"),
+        line("timed", samples="1" * 64, tokens=7),
     ]
 }
 

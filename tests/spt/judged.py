@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from harness.text import load_text
 from spt.verdicts import named
 from tests.harness import campaigns, toys
 from tests.spt.toys import make_root, spt
@@ -83,13 +84,18 @@ def made_up_samples(folder, to, gain):
     campaign, card = campaigns.head(**arms)
     campaign |= {"deployment": job["deployment_digest"], "seed": job["seed"]}
     card["card"] = {**of["card"], "harness": of["harness"], "date": "2026-11-30T12:00:00+00:00", "sandbox": "made up"}
-    lines = [campaign, card, *campaigns.timed_campaign(5, 10, gain=gain)[2:]]
-    return campaigns.write(to, lines)
+    stops = sorted({2, *load_text(Path(job["deployment"]["target"]["path"])).stop_ids})
+    lines = [
+        {**each, "stop_ids": stops} if each["type"] == "answer" else each
+        for each in campaigns.timed_campaign(5, 10, gain=gain)[2:]
+    ]
+    return campaigns.write(to, [campaign, card, *lines])
 
 
-def forcing(timing, answer="accept", **of):
-    """A forcing verdict on the system of a timing verdict, or on what is said to differ from it."""
-    identity = {**timing["of"], "b": timing["stock"], **of}
+def forcing(timing, answer="accept", *, timed=True, **of):
+    """A forcing verdict on the tokens of a timing verdict, or not on them, or on what is said to differ from it."""
+    digest = timing["samples"] if timed is True else timed
+    identity = {**timing["of"], **({"timed": digest} if digest else {}), **of}
     numbers = {"gain": None, "interval": None, "noise": None, "threshold": None, "mismatch": 0.01, "events": 0}
     numbers |= {"stock_mismatch": 0.01, "excess": {"value": 0.0, "lower": -0.002, "upper": 0.002}, "sessions": 110}
     numbers |= {"look": 1, "needed_tok": 0, "looped_tok": 300, "buckets": [], "uncovered": [], "event_tests": []}
@@ -104,4 +110,7 @@ def forcing(timing, answer="accept", **of):
         "reason": "made up",
         "units": 10,
         "tokens": 60_000,
+        "timed": digest,
+        "timed_tok": 60_300 if digest else 0,
+        "compared_tok": 60_000,
     }

@@ -204,20 +204,23 @@ def test_a_begun_final_counts_too(repository):
     assert errors_well(refused, 2, "begun with the seal 'one'", "no verdict")
 
 
-def test_only_an_accepted_final_is_a_speedup(measured, tmp_path):
+def test_only_an_accepted_final_is_a_speedup(measured, pristine, tmp_path):
     """The figures of a final are raw ratios until its own forcing accepts, and only as the ledger holds them."""
-    folder = copied(measured[0], tmp_path / "accepted")
-    ledger, first = Ledger.find(folder), only_final(folder).verdict
+    ledger, first = Ledger.find(measured[0]), only_final(measured[0]).verdict
     assert isinstance(figure_of(ledger, first, "ar"), RawRatio)
     with pytest.raises(Differs, match="raw ratio"):
         Speedup(ledger, first, "ar")
-    final(folder, "stock@far.yaml", "two", "--again", "a test", "--max-minutes", "0")
+    folder = copied(pristine, tmp_path / "accepted")
+    final(folder, "stock@far.yaml", "two", "--max-minutes", "0")
     accepted = like(first, seal_named(Ledger.find(folder), "two"), answer="accept")
     with pytest.raises(Differs, match="not in the ledger"):
         Speedup(Ledger.find(folder), accepted, "ar")
     reveal(Ledger.find(folder), accepted)
-
     assert str(figure_of(Ledger.find(folder), accepted, "ar")).startswith("speedup ")
+
+    final(folder, "stock@far.yaml", "one", "--again", "a test", "--max-minutes", "0")
+    reveal(Ledger.find(folder), like(first, seal_named(Ledger.find(folder), "one"), answer="reject"))
+    assert isinstance(figure_of(Ledger.find(folder), accepted, "ar"), RawRatio)
 
 
 def test_a_secret_that_was_not_committed_to_is_seen(measured, tmp_path):
