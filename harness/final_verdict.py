@@ -157,7 +157,7 @@ def _forced(report: Report | None) -> Verdict:
     if report is None:
         numbers = dict.fromkeys(("mismatch", "stock_mismatch", "excess", "events"))
         lists: Verdict = {name: [] for name in ("event_tests", "buckets", "uncovered", "audit", "malformed")}
-        return {**numbers, **lists, "tokens": 0, "sessions": 0, "looped_tok": 0}
+        return {**numbers, **lists, "tokens": 0, "compared_tok": 0, "sessions": 0, "looped_tok": 0}
     decision = report.decision
     return {
         "mismatch": decision.mismatch,
@@ -167,6 +167,7 @@ def _forced(report: Report | None) -> Verdict:
         "event_tests": [test._asdict() for test in decision.events],
         "tokens": decision.tokens,
         "sessions": decision.sessions,
+        "compared_tok": decision.compared_tok,
         "buckets": [bucket_of(bucket) for bucket in decision.buckets],
         "uncovered": decision.uncovered,
         **beside(report),

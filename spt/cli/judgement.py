@@ -125,7 +125,9 @@ def _show_forcing(verdict: Mapping[str, Any]) -> None:
 
 def _which(verdict: Mapping[str, Any]) -> Iterator[str]:
     """Which tokens were forced."""
-    if verdict.get("timed") is None:
+    if verdict["what"] == "final":
+        yield "forced: all that it said, timed or not"
+    elif verdict.get("timed") is None:
         yield "forced: none of the tokens that were timed; a speedup needs them, once `spt time A B` has confirmed"
     else:
         rest = verdict["tokens"] + verdict["looped_tok"] - verdict["timed_tok"]
@@ -136,6 +138,9 @@ def _which(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 def _bucket(bucket: Mapping[str, Any]) -> tuple[str, ...]:
     word = "rejects" if bucket["rejects"] else "" if bucket["covered"] else "not covered"
+    if bucket.get("events"):
+        counts = "+".join(str(test["events"]) for test in bucket["events"])
+        word = f"{word}{', ' if word else ''}events {counts}, stock's {bucket['events'][0]['stock_events']}"
     high = DASH if bucket["high"] is None else str(bucket["high"])
     numbers = (str(bucket["low"]), high, str(bucket["tokens"]), str(bucket["sessions"]))
     rates = (_share(bucket["mismatch"]), _share(bucket["stock_mismatch"]), _excess(bucket["excess"]))
