@@ -142,6 +142,8 @@ def measure(size: float = 1.0, seed: int = 0) -> Iterator[Figure]:
         yield from looks(rate, round(3000 * size), streams[3])
     for rate in RATES:
         yield from final(rate, round(1000 * size), streams[4])
+    for rate in RATES:
+        yield from mixes(rate, round(500 * size), streams[5])
     yield from events()
 
 
@@ -366,6 +368,50 @@ def final(rate: float, count: int, random: np.random.Generator) -> Iterator[Figu
     )
     yield Figure(section, "honest rejected", answers["reject"] / count, 0.01)
     yield Figure(section, "honest accepted at once", answers["accept"] / count)
+
+
+# Single requests, of short and of long prompts, as they are timed; sessions that fill 5,120 tokens.
+SHORT: Cells = {(0, 0): 100}
+LONG: Cells = {(1, 0): 100}
+SESSION: Cells = {(0, 0): 200, (1, 0): 600, (2, 0): 800, (3, 0): 400}
+LATER = (1.0, 1.5, 2.0, 3.0)  # stock's rate by bucket of positions, as a multiple of the first one's
+
+
+def mixed(
+    random: np.random.Generator, name: str, rate: float, excess: float, short: int, long: int, sessions: int
+) -> Run:
+    """So many of each kind, with rates that grow with the position, and `excess` everywhere."""
+    made = None
+    for kind, (cells, count) in enumerate(((SHORT, short), (LONG, long), (SESSION, sessions))):
+        if count:
+            rates = [rate * LATER[position] + excess for position, _ in cells]
+            part = drawn(random, f"{name}{kind}-", cells, rates, count)
+            made = part if made is None else made + part
+    assert made is not None
+    return made
+
+
+def mixes(rate: float, count: int, random: np.random.Generator) -> Iterator[Figure]:
+    """One look at systems whose tokens lie elsewhere than the calibration's, which are half sessions, half singles."""
+    section = f"forcing in other mixes of positions, stock at {rate:.2%} where a context begins"
+    kinds = {"timed singles": (600, 200, 0), "sessions": (0, 0, 60)}  # 80,000 and 120,000 tokens
+    answers: Counter[tuple[str, float, bool, str]] = Counter()
+    for _ in range(count):
+        stock = mixed(random, "s", rate, 0.0, 800, 400, 60)
+        for words, counts in kinds.items():
+            for excess in (0.0, 0.005, 0.01):
+                system = mixed(random, "a", rate, excess, *counts)
+                for standard in (True, False):
+                    answers[words, excess, standard, forcing.decide([system], stock, standard=standard).answer] += 1
+    for words in kinds:
+        share = {key[1:]: number / count for key, number in answers.items() if key[0] == words}
+        yield Figure(section, f"{words}: honest accepted at once", share.get((0.0, True, "accept"), 0.0))
+        yield Figure(section, f"{words}: honest rejected", share.get((0.0, True, "reject"), 0.0), 0.01)
+        yield Figure(section, f"{words}: +0.5 points accepted", share.get((0.005, True, "accept"), 0.0), 0.05)
+        yield Figure(section, f"{words}: +1 point rejected at once", share.get((0.01, True, "reject"), 0.0))
+        yield Figure(section, f"{words}: +1 point accepted", share.get((0.01, True, "accept"), 0.0), 0.001)
+        yield Figure(section, f"{words}, pooled: honest accepted at once", share.get((0.0, False, "accept"), 0.0))
+        yield Figure(section, f"{words}, pooled: +0.5 points accepted", share.get((0.005, False, "accept"), 0.0))
 
 
 def events() -> Iterator[Figure]:

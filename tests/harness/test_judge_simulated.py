@@ -49,6 +49,18 @@ def test_faults_late_in_long_answers():
     assert missed(judge.final(0.01, 20, random()), 20) == []
 
 
+def test_other_mixes_of_positions():
+    """Systems whose tokens lie elsewhere than stock's are judged by the same rates; pooled, they are misjudged."""
+    figures = list(judge.mixes(0.01, 30, random()))
+    assert missed(figures, 30) == []
+    found = {figure.name: figure.value for figure in figures}
+
+    assert found["sessions: honest accepted at once"] > 0.6
+    assert found["sessions, pooled: honest accepted at once"] < 0.2
+    assert found["timed singles: +0.5 points accepted"] < 0.2
+    assert found["timed singles, pooled: +0.5 points accepted"] > 0.5
+
+
 def test_event_rule():
     """Two runs of events, summed exactly."""
     assert missed(judge.events()) == []
