@@ -85,7 +85,7 @@ class Sizes:
 
 SIZES = {
     "full": Sizes(),
-    "smoke": Sizes(stock_units=2, ar_units=2, sessions=2, sampled=2, greedy=2, answer_tok=256, session_tok=1024),
+    "smoke": Sizes(stock_units=2, ar_units=1, sessions=2, sampled=2, greedy=2, answer_tok=256, session_tok=1024),
 }
 
 

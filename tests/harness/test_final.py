@@ -21,9 +21,9 @@ from tests.harness.schemas import validator
 NOW = datetime.datetime(2026, 11, 30, 12, 0, tzinfo=datetime.UTC)
 GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0}
 STOCK = {"mismatch": 0.006, "seed": 1}  # what a head in half precision does to stock itself
-TINY = Sizes(stock_units=2, ar_units=2, sessions=0, sampled=3, greedy=2, answer_tok=60, session_tok=64, prompt_tok=32)
+TINY = Sizes(stock_units=2, ar_units=1, sessions=0, sampled=3, greedy=2, answer_tok=60, session_tok=64, prompt_tok=32)
 # Enough to cover every bucket that the answers reach: 50 of them, and 10,000 tokens beyond token 2,048.
-LONG = dataclasses.replace(TINY, sampled=52, greedy=2, answer_tok=2300)
+LONG = dataclasses.replace(TINY, ar_units=2, sampled=52, greedy=2, answer_tok=2300)
 
 
 def rows(sizes, prefix, devices=1):
@@ -176,7 +176,7 @@ def test_from_any_line_on_the_same_command_comes_to_the_same_end(run):
     first, job = run()
     path = job.parent / "out" / "samples.jsonl"
     whole = path.read_text().splitlines(keepends=True)
-    cuts = [2, 4, len(whole) // 3, next(at for at, line in enumerate(whole) if '"force"' in line) + 2, len(whole) - 9]
+    cuts = [2, len(whole) // 3, next(at for at, line in enumerate(whole) if '"force"' in line) + 2, len(whole) - 9]
     for at in cuts:
         path.write_text("".join(whole[:at]) + whole[at][:30])
         before = {line["request"] for line in map(json.loads, whole[:at]) if line["type"] == "answer"}
@@ -184,7 +184,7 @@ def test_from_any_line_on_the_same_command_comes_to_the_same_end(run):
         again, _ = run(job=job, speakers=speakers)
         samples = read(path)
         assert (again["answer"], again["key"]) == (first["answer"], first["key"])
-        assert [len(samples.of(phase)) for phase in ("stock", "ar", "force", "reference")] == [2, 2, 1, 25]
+        assert [len(samples.of(phase)) for phase in ("stock", "ar", "force", "reference")] == [2, 1, 1, 19]
         assert not before & {name for _, name in speakers.asked}
 
 
@@ -233,7 +233,7 @@ def test_a_rehearsal_loads_every_arm_and_asks_nothing(make_job, model, tmp_path)
     rehearse(job, tmp_path / "out", events.append, sandbox=False, start=speakers.start)
 
     assert [event["event"] for event in events] == ["plan"]
-    assert events[0]["asked_tok"] == {"timed": 2 * 192 * 128, "forced": 5 * 60, "reference": 192 * 128 + 5 * 60}
+    assert events[0]["asked_tok"] == {"timed": 2 * 144 * 128, "forced": 5 * 60, "reference": 144 * 128 + 5 * 60}
     assert speakers.asked == []
     assert [settings.options.get("draft") for settings in speakers.loads].count("none") == 1
     assert not (tmp_path / "out" / "samples.jsonl").exists()
