@@ -19,7 +19,6 @@ from harness.conversation import ANSWER_TOK, Conversation
 from harness.errors import HarnessError, Unsupported, Usage, Violation
 from harness.final_verdict import SORTS, final_verdict, next_unit, sort_of
 from harness.generator import FINAL, SEALED_FAMILIES
-from harness.generator.sets import LONGEST_TOK
 from harness.job import Arm, Job, read_job
 from harness.pair import GROUP, QUARTETS
 from harness.request import Request
@@ -73,7 +72,7 @@ class Sizes:
 
     def parts(self, devices: int, families: Sequence[str]) -> list[Wanted]:
         """What is drawn: of each sort two shares, the first one the system's."""
-        single = Wanted(FINAL, None, 2 * self.supply(devices), families=families, longest_tok=LONGEST_TOK)
+        single = Wanted(FINAL, None, 2 * self.supply(devices), families=families)
         long = replace(single, fixed_tok=self.answer_tok, longest_tok=self.prompt_tok)
         sampled = replace(long, first=single.count, count=2 * self.sampled, temperature=1.0)
         greedy = replace(long, first=sampled.first + sampled.count, count=2 * self.greedy, temperature=0.0)
