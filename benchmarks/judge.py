@@ -15,7 +15,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -145,6 +145,7 @@ def measure(size: float = 1.0, seed: int = 0) -> Iterator[Figure]:
         yield from looks(rate, round(3000 * size), streams[3])
     for rate in RATES:
         yield from final(rate, round(1000 * size), streams[4])
+    yield from final_events(round(1000 * size) or 1, np.random.default_rng([seed, 6]))
     for rate in RATES:
         yield from mixes(rate, round(500 * size), streams[5])
     yield from events()
@@ -408,8 +409,8 @@ def final(rate: float, count: int, random: np.random.Generator) -> Iterator[Figu
         for excess, limit in ((0.02, 0.99), (0.01, 0.9)):
             rates = [rate + (excess if output == 2 else 0) for _, output in FINAL]
             rejected = sum(
-                forcing.decide(
-                    [drawn(random, "a", FINAL, rates, FINAL_ANSWERS)],
+                forcing.decide_final(
+                    [drawn(random, half, FINAL, rates, FINAL_ANSWERS // 2) for half in "ab"],
                     drawn(random, "s", FINAL, [rate] * len(FINAL), calibration),
                 ).answer
                 == "reject"
@@ -418,14 +419,48 @@ def final(rate: float, count: int, random: np.random.Generator) -> Iterator[Figu
             name = f"+{excess * 100:.0f} points after token 2,048 rejected{words}"
             yield Figure(section, name, rejected / count, limit if limited else None, above=True)
     answers = Counter(
-        forcing.decide(
-            [drawn(random, "a", FINAL, [rate] * len(FINAL), FINAL_ANSWERS)],
+        forcing.decide_final(
+            [drawn(random, half, FINAL, [rate] * len(FINAL), FINAL_ANSWERS // 2) for half in "ab"],
             drawn(random, "s", FINAL, [rate] * len(FINAL), FINAL_ANSWERS),
         ).answer
         for _ in range(count)
     )
     yield Figure(section, "honest rejected", answers["reject"] / count, 0.01)
-    yield Figure(section, "honest accepted at once", answers["accept"] / count)
+    yield Figure(section, "honest accepted", answers["accept"] / count)
+
+
+def final_events(count: int, random: np.random.Generator) -> Iterator[Figure]:
+    """The event rule in every bucket of a final; nothing else mismatches."""
+    section = "the final's events, 100 answers of 4,096 tokens"
+    none = [1e-6] * len(FINAL)  # as good as nothing: the rate is not what is asked here
+
+    def with_events(name: str, answers: int, rates: Sequence[float]) -> Run:
+        run = drawn(random, name, FINAL, none, answers)
+        tokens = run.tokens.sum(axis=0)
+        found = np.zeros_like(tokens)
+        for (cell, size), rate in zip(FINAL.items(), rates, strict=True):
+            found[cell] = random.poisson(rate * size * answers)
+        places = [np.stack([counts.sum(axis=1), counts.sum(axis=0)]) for counts in (found, tokens)]
+        return replace(run, events=int(found.sum()), placed_events=places[0], placed_tok=places[1])
+
+    def rejected(own: float, rates: Sequence[float]) -> float:
+        stock = [own] * len(FINAL)
+        return (
+            sum(
+                forcing.decide_final(
+                    [with_events(half, FINAL_ANSWERS // 2, rates) for half in "ab"],
+                    with_events("s", FINAL_ANSWERS, stock),
+                ).answer
+                == "reject"
+                for _ in range(count)
+            )
+            / count
+        )
+
+    for own in (4e-6, 1e-5, 1e-4, 1e-3):
+        yield Figure(section, f"honest rejected, {own:g} events a token", rejected(own, [own] * len(FINAL)), 0.01)
+    late = [1e-5 + (1e-3 if output == 2 else 0) for _, output in FINAL]
+    yield Figure(section, "1e-3 events a token after token 2,048 rejected", rejected(1e-5, late), 0.99, above=True)
 
 
 # Single requests, of short and of long prompts, as they are timed; sessions that fill 5,120 tokens.

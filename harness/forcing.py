@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from harness import statistics
 from harness.errors import Usage
-from harness.samples import Samples, Void
+from harness.samples import Samples
 from harness.scored import (
     AXES,
     BUCKET_TOK,
@@ -40,6 +40,8 @@ __all__ = [
     "Run",
     "Wanted",
     "decide",
+    "decide_final",
+    "fault_of",
     "first_look",
     "judge",
     "wanted_tok",
@@ -77,6 +79,8 @@ class Run:
     looped_tok: int = 0
     looped_wrong: int = 0
     events: int = 0  # loops included, as in `all_tok`
+    placed_events: Counts | None = None  # int64 [axis, bucket]: where the events are
+    placed_tok: Counts | None = None  # int64 [axis, bucket]: all tokens, loops included
 
     @property
     def all_tok(self) -> int:
@@ -127,11 +131,12 @@ class Bucket:
     stock_mismatch: float | None
     excess: Bounds | None  # None where too little is there to compare
     covered: bool  # enough sessions and tokens, on both sides, for silence to mean something
+    events: "tuple[EventTest, ...]" = ()  # of a final, one a half
 
     @property
     def rejects(self) -> bool:
         """Whether this bucket alone rejects the system."""
-        return self.excess is not None and self.excess.lower > LIMIT
+        return (self.excess is not None and self.excess.lower > LIMIT) or _all_reject(self.events)
 
     @property
     def name(self) -> str:
@@ -154,6 +159,11 @@ class EventTest(NamedTuple):
     def rejects(self) -> bool:
         """Whether this run has too many events."""
         return self.p <= _EVENT_ALPHA
+
+
+def _all_reject(tests: Sequence[EventTest]) -> bool:
+    """Whether both of two runs have too many events: one alone may be chance."""
+    return len(tests) == LOOKS and all(test.rejects for test in tests)
 
 
 @dataclass(frozen=True)
@@ -211,6 +221,33 @@ def decide(
         if decision.answer in ("accept", "reject"):
             break
     return decision
+
+
+def decide_final(halves: Sequence[Run], stock: Run, limits: Limits = Limits()) -> Decision:
+    """The answer of a final, where all tokens, of both `halves`, were there before any was read.
+
+    The rate is that of both; the events of each half are tested for themselves, as those of two looks are, and in every
+    bucket too.
+    """
+    tests = tuple(_event_test(half, stock) for half in halves)
+    seen = reduce(Run.__add__, halves)
+    compared = _compare(seen.placed, stock.placed, True, True)
+    buckets = tuple(_with_events(bucket, halves, stock) for bucket in _buckets(seen, stock, None, limits, True, True))
+    return replace(_look(seen, stock, compared, buckets, tests, limits), look=1, final=True, needed_tok=None)
+
+
+def _with_events(bucket: Bucket, halves: Sequence[Run], stock: Run) -> Bucket:
+    """The bucket with its events, a test a half."""
+    place = AXES.index(bucket.axis), (0, *EDGES).index(bucket.low)
+
+    def count(counts: Counts | None) -> int:
+        return 0 if counts is None else int(counts[place])
+
+    own = count(stock.placed_events), count(stock.placed_tok)
+    return replace(
+        bucket,
+        events=tuple(_tested(count(half.placed_events), count(half.placed_tok), *own) for half in halves),
+    )
 
 
 @dataclass(frozen=True)
@@ -290,9 +327,11 @@ def _answer(
                 f"at {bucket.name} the mismatch exceeds stock's by {bucket.excess.value:.2%},"
                 f" at least {bucket.excess.lower:.2%}"
             )
-    if len(tests) == LOOKS and all(test.rejects for test in tests):
-        counts = " and ".join(f"{test.events} in {test.tokens}" for test in tests)
-        return "reject", f"events: {counts} tokens, stock {tests[0].stock_events} in {tests[0].stock_tokens}"
+    for bucket in buckets:
+        if _all_reject(bucket.events):
+            return "reject", f"at {bucket.name} {_too_many(bucket.events)}"
+    if _all_reject(tests):
+        return "reject", _too_many(tests)
     small = _smoke(compared, stock, limits)
     if small or excess is None:
         return "smoke", small or "too few sessions to compare"
@@ -301,6 +340,11 @@ def _answer(
     if excess.upper < LIMIT:
         return "accept", f"the mismatch exceeds stock's by {excess.value:.2%}, at most {excess.upper:.2%}"
     return "undecided", f"the excess over stock's mismatch lies between {excess.lower:.2%} and {excess.upper:.2%}"
+
+
+def _too_many(tests: Sequence[EventTest]) -> str:
+    counts = " and ".join(f"{test.events} in {test.tokens}" for test in tests)
+    return f"events: {counts} tokens, stock {tests[0].stock_events} in {tests[0].stock_tokens}"
 
 
 def _smoke(compared: _Compared, stock: Run, limits: Limits) -> str:
@@ -351,9 +395,12 @@ def _share(wrong: Counts, tokens: Counts) -> float | None:
 
 
 def _event_test(run: Run, stock: Run) -> EventTest:
-    counts = run.events, run.all_tok, stock.events, stock.all_tok
-    p = statistics.event_p(*counts) if run.all_tok and stock.all_tok else 1.0
-    return EventTest(*counts, p)
+    return _tested(run.events, run.all_tok, stock.events, stock.all_tok)
+
+
+def _tested(events: int, tokens: int, stock_events: int, stock_tokens: int) -> EventTest:
+    counts = events, tokens, stock_events, stock_tokens
+    return EventTest(*counts, statistics.event_p(*counts) if tokens and stock_tokens else 1.0)
 
 
 def wanted_tok(stock: Run, limits: Limits = Limits()) -> int | None:
@@ -452,33 +499,39 @@ def judge(
     clustered: bool = True,
     by_bucket: bool = True,
     standard: bool = True,
+    final: bool = False,
 ) -> Report:
     """The decision on arm a of `samples` against stock's calibration, in `reference` or in the same file.
+
+    `final`: all of it was measured before any of it was read, so that there are no looks.
 
     Raises `Usage` where answers or events are not scored yet.
     """
     reference = samples if reference is None else reference
     stock = _calibration(reference, head)
     delta = delta_of(reference, limits.bucket_tokens)
-    bad = malformed(samples)
-    faulty = [void for void in samples.voids if void.phase == "force" and void.arm == "a" and void.cause in _FAULTS]
-    if bad or faulty:
-        return _without_rates(bad, faulty, delta)
+    bad, fault = malformed(samples), fault_of(samples)
+    if bad or fault is not None:
+        return _without_rates(bad, fault or "", delta)
     system = list(scored_answers(samples, SYSTEM_PHASES, "a", head))
     if not system:
         raise Usage("there is no answer of arm 'a' to judge", "measure the confirmation units first")
     events = {"a": events_of(samples, system, delta), "stock": events_of(reference, stock, delta)}
-    runs = [_run(part, events["a"]) for part in _parts(system, samples.looks)]
+    runs = [_run(part, events["a"]) for part in (_halves(system) if final else _parts(system, samples.looks))]
+    own = _run(stock, events["stock"])
     timed = [scored for scored in system if scored.unit.phase == "confirm"] if samples.timed else []
-    decision = decide(
-        runs,
-        _run(stock, events["stock"]),
-        limits,
-        timed=_run(timed, []) if timed else None,
-        clustered=clustered,
-        by_bucket=by_bucket,
-        standard=standard,
-    )
+    if final:
+        decision = decide_final(runs, own, limits)
+    else:
+        decision = decide(
+            runs,
+            own,
+            limits,
+            timed=_run(timed, []) if timed else None,
+            clustered=clustered,
+            by_bucket=by_bucket,
+            standard=standard,
+        )
     audit = sorted(events["a"], key=lambda event: (event.explanation is not None, -event.margin_logit))
     return Report(
         decision=decision,
@@ -493,11 +546,19 @@ def judge(
 _FAULTS = {"crash": "crashed", "hang": "hung", "violation": "broke the protocol"}
 
 
-def _without_rates(bad: Sequence[str], faulty: Sequence[Void], delta: tuple[float, ...]) -> Report:
+def fault_of(samples: Samples) -> str | None:
+    """How the candidate failed while its answers were asked, in words; None where it did not."""
+    for void in samples.voids:
+        if void.phase == "force" and void.arm == "a" and void.cause in _FAULTS:
+            return f"the candidate {_FAULTS[void.cause]} while its answers were asked"
+    return None
+
+
+def _without_rates(bad: Sequence[str], fault: str, delta: tuple[float, ...]) -> Report:
     if bad:
         answer, reason = "malformed", f"{len(bad)} answers do not end as they must, '{bad[0]}' first"
     else:
-        answer, reason = "reject", f"the candidate {_FAULTS[faulty[0].cause]} while its answers were asked"
+        answer, reason = "reject", fault
     decision = Decision(answer, reason, 1, True, 0, 0, 0, None, None, None, needed_tok=0)
     return Report(decision, 0, delta, {}, {"system": None, "stock": None}, malformed=tuple(bad[:AUDITED]))
 
@@ -510,6 +571,13 @@ def _parts(system: Sequence[Scored], looks: Sequence[int]) -> list[list[Scored]]
     return [parts[number] for number in sorted(parts)]
 
 
+def _halves(system: Sequence[Scored]) -> list[list[Scored]]:
+    """The answers in two halves of whole sessions, every other one, so that both have all sorts of request."""
+    order = {name: index for index, name in enumerate(dict.fromkeys(scored.said["session"] for scored in system))}
+    parts = [[scored for scored in system if order[scored.said["session"]] % LOOKS == half] for half in range(LOOKS)]
+    return [part for part in parts if part]
+
+
 def _run(system: Sequence[Scored], events: Sequence[Event]) -> Run:
     rows: dict[str, int] = {}
     for scored in system:
@@ -520,14 +588,23 @@ def _run(system: Sequence[Scored], events: Sequence[Event]) -> Run:
         places = scored.places(0), scored.places(1)
         for counts, counted in ((tokens, keep), (wrong, keep & scored.wrong)):
             np.add.at(counts[row], tuple(each[counted] for each in places), 1)
-    asked = {scored.said["request"] for scored in system}
+    own = {scored.said["request"]: scored for scored in system}
+    open_ = [event for event in events if event.explanation is None and event.request in own]
+    placed_events, placed_tok = (np.zeros((len(AXES), len(EDGES) + 1), dtype=np.int64) for _ in range(2))
+    for axis in range(len(AXES)):
+        for event in open_:
+            placed_events[axis, own[event.request].places(axis)[event.at]] += 1
+        for scored in system:
+            np.add.at(placed_tok[axis], scored.places(axis), 1)
     return Run(
         tuple(rows),
         wrong,
         tokens,
         looped_tok=sum(int(scored.loop.sum()) for scored in system),
         looped_wrong=sum(int((scored.loop & scored.wrong).sum()) for scored in system),
-        events=sum(event.explanation is None and event.request in asked for event in events),
+        events=len(open_),
+        placed_events=placed_events,
+        placed_tok=placed_tok,
     )
 
 

@@ -47,8 +47,8 @@ class Journal:
         """The lines so far, without their ends."""
         return self.path.read_bytes().split(b"\n")[:-1]
 
-    def append(self, values: Iterable[Any]) -> None:
-        """Appends values that belong together, a line each: all or, on a disk that is full, none of them."""
+    def append(self, values: Iterable[Any]) -> bytes:
+        """Appends values that belong together, a line each: all or, on a disk that is full, none; returns the lines."""
         data = b"".join(json.dumps(value, allow_nan=False).encode() + b"\n" for value in values)
         try:
             self._write(data)
@@ -58,6 +58,7 @@ class Journal:
                 f"cannot write '{self.path}': {error.strerror}", "the same command goes on from here"
             ) from None
         self._end += len(data)
+        return data
 
     def _write(self, data: bytes) -> None:
         rest = memoryview(data)

@@ -84,6 +84,11 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "requests": hexadecimal(64),
     },
     "card": {"card": _CARD},
+    "final": {
+        "commitment": hexadecimal(64),
+        **dict.fromkeys(("stock_units", "ar_units", "force_units", "reference_units"), integer()),
+        "full": boolean,
+    },
     "load": {**_HALF, "arm": _ANY_ARM, "load_s": number(0), "prepared": optional(hexadecimal(64))},
     "group": {
         **_HALF,
@@ -202,6 +207,7 @@ class Samples:
 
     campaign: Line
     cards: tuple[Line, ...]
+    final: Line | None  # how much a final measures, and which seal drew it
     units: tuple[Unit, ...]  # in the order in which they were completed
     voids: tuple[Void, ...]
     forced: dict[tuple[str, int, str, str, str], Line]  # by phase, unit, arm, request, head
@@ -256,24 +262,12 @@ def _lines(whole: bytes, path: Path) -> Iterator[Line]:
 def fold(lines: Iterable[Line], path: Path, digest: str) -> Samples:
     """What counts of checked lines; `path` names them in errors."""
     folder = _Folder()
-    for number_, line in enumerate(lines, start=1):
+    for line in lines:
         try:
-            folder.take(line, number_)
+            folder.take(line)
         except Mismatch as error:
-            raise Usage(f"{path}:{number_}: {error}") from None
-    if folder.campaign is None or not folder.cards:
-        raise Usage(f"the samples '{path}' do not begin with a campaign and a card")
-    return Samples(
-        campaign=folder.campaign,
-        cards=tuple(folder.cards),
-        units=tuple(folder.units.values()),
-        voids=tuple(folder.voids),
-        forced=folder.forced,
-        rechecks=folder.rechecks,
-        looks=tuple(folder.looks),
-        digest=digest,
-        timed=folder.timed,
-    )
+            raise Usage(f"{path}:{folder.lines}: {error}") from None
+    return folder.samples(path, digest)
 
 
 _Key = tuple[str, int]
@@ -283,8 +277,10 @@ _Key = tuple[str, int]
 class _Folder:
     """Lines in, what counts out."""
 
+    lines: int = 0  # taken so far
     campaign: Line | None = None
     cards: list[Line] = field(default_factory=list)
+    final: Line | None = None
     units: dict[_Key, Unit] = field(default_factory=dict)
     voids: list[Void] = field(default_factory=list)
     forced: dict[tuple[str, int, str, str, str], Line] = field(default_factory=dict)
@@ -293,14 +289,17 @@ class _Folder:
     timed: Line | None = None
     _open: dict[_Key, list[Line]] = field(default_factory=dict)
 
-    def take(self, line: Line, at: int) -> None:
-        kind = line["type"]
+    def take(self, line: Line) -> None:
+        self.lines += 1
+        kind, at = line["type"], self.lines
         if (kind == "campaign") != (at == 1):
             raise Mismatch("a campaign stands in the first line, and nowhere else")
         if kind == "campaign":
             self.campaign = line
         elif kind == "card":
             self._begin(line["card"])
+        elif kind == "final":
+            self._plan(line)
         elif kind == "unit":
             self._complete(line, at)
         elif kind == "void":
@@ -318,6 +317,22 @@ class _Folder:
         else:
             self._open.setdefault(_key(line), []).append(line)
 
+    def samples(self, path: Path, digest: str) -> Samples:
+        if self.campaign is None or not self.cards:
+            raise Usage(f"the samples '{path}' do not begin with a campaign and a card")
+        return Samples(
+            campaign=self.campaign,
+            cards=tuple(self.cards),
+            final=self.final,
+            units=tuple(self.units.values()),
+            voids=tuple(self.voids),
+            forced=dict(self.forced),
+            rechecks=dict(self.rechecks),
+            looks=tuple(self.looks),
+            digest=digest,
+            timed=self.timed,
+        )
+
     def _begin_with_timed(self, line: Line) -> None:
         if self.timed or self.units or self._open or self.voids:
             raise Mismatch("the answers that were timed stand before all others, and once")
@@ -332,6 +347,11 @@ class _Folder:
         """A process goes on: it starts anew what its predecessor left unfinished, unless nothing there is timed."""
         self.cards.append(card)
         self._open = {key: lines for key, lines in self._open.items() if key[0] in UNTIMED}
+
+    def _plan(self, line: Line) -> None:
+        if self.final is not None or self.units or self.voids:
+            raise Mismatch("how much a final measures is said once, before anything is measured")
+        self.final = line
 
     def _void(self, line: Line) -> None:
         key = _key(line)
@@ -422,11 +442,13 @@ def comparable(one: Line, other: Line) -> bool:
 
 
 class Writer:
-    """The one writer of a file of samples."""
+    """The one writer of a file of samples; since no other writes, it reads what was there once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._journal = Journal(path, "judge")
+        self._folder: _Folder | None = None
+        self._digest = hashlib.sha256()
 
     def __enter__(self) -> "Writer":
         self._journal.__enter__()
@@ -445,8 +467,23 @@ class Writer:
         for line in whole:
             check(line)
             _check_sense(line)
-        self._journal.append(whole)
+        data = self._journal.append(whole)
+        if self._folder is not None:
+            self._take(whole, data)
 
     def read(self) -> Samples:
         """What counts of the lines so far."""
-        return read(self.path)
+        if self._folder is None:
+            data = self.path.read_bytes()
+            self._folder = _Folder()
+            self._take(_lines(data, self.path), data)
+        return self._folder.samples(self.path, self._digest.hexdigest())
+
+    def _take(self, lines: Iterable[Line], data: bytes) -> None:
+        assert self._folder is not None
+        self._digest.update(data)
+        for line in lines:
+            try:
+                self._folder.take(line)
+            except Mismatch as error:
+                raise Usage(f"{self.path}:{self._folder.lines}: {error}") from None

@@ -28,7 +28,7 @@ from harness.timed import PHASE, take_over
 from harness.verdict import forcing_verdict
 from harness.wire import Ready, Scores
 
-__all__ = ["calibrate", "force"]
+__all__ = ["CHUNK", "STOCK", "SYSTEM", "Work", "calibrate", "force"]
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -37,7 +37,7 @@ OTHER_ROWS = 256  # of a prefill pass, where stock's default is 512
 
 
 @dataclass(frozen=True)
-class _Side:
+class Side:
     """Who answers in which phase, and with which heads its answers are scored."""
 
     arm: str
@@ -46,8 +46,8 @@ class _Side:
     heads: tuple[str, ...]
 
 
-_SYSTEM = _Side("a", "force", SYSTEM_PHASES, ("fp32",))
-_STOCK = _Side("stock", "reference", ("reference",), ("fp32", "model"))
+SYSTEM = Side("a", "force", SYSTEM_PHASES, ("fp32",))
+STOCK = Side("stock", "reference", ("reference",), ("fp32", "model"))
 
 
 def force(
@@ -73,7 +73,7 @@ def force(
     calibration = read(reference)
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
         take_over(arena.writer, timed, begun=bool(arena.asked()))
-        work = _Work(arena, _SYSTEM, emit, minutes)
+        work = Work(arena, SYSTEM, emit, minutes)
         requests, looks = _left(arena), _looks(arena)
         enough = _enough(arena, calibration, limits or Limits()) if timed else None
         for look, upto in enumerate(looks, start=1):
@@ -126,7 +126,7 @@ def calibrate(
     """Stock's own answers, mismatches and margins: what every forcing on this deployment and card is held against."""
     _check_greedy(job)
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
-        work = _Work(arena, _STOCK, emit, minutes)
+        work = Work(arena, STOCK, emit, minutes)
         if not work.answer(arena.requests):
             raise HarnessError("stock failed in its own calibration", f"'{arena.writer.path}' says how")
         work.score()
@@ -139,10 +139,10 @@ def _check_greedy(job_file: Path) -> None:
     refuse_noise(job, read_requests(job.requests))
 
 
-class _Work:
+class Work:
     """The steps of one command, each of which goes on where a killed one was."""
 
-    def __init__(self, arena: Arena, side: _Side, emit: Emit, minutes: float | None) -> None:
+    def __init__(self, arena: Arena, side: Side, emit: Emit, minutes: float | None) -> None:
         self.arena, self.side, self.emit = arena, side, emit
         self._deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
 
@@ -180,7 +180,7 @@ class _Work:
                         talk = converse(engine, ready, arena.text, request, arena.job.deployment.sampling, ANSWER_TOK)
                         self._keep(number, request, talk)
                     arena.writer.add("unit", phase=side.phase, unit=number, first=[side.arm], leads=[[]])
-                    self.emit({"event": "answered", "unit": number, "units": len(units)})
+                    self.emit({"event": "answered", "arm": side.arm, "unit": number, "units": len(units)})
         except EngineError as error:
             if isinstance(error, Refused) and error.exit_code != 1:
                 raise
@@ -229,7 +229,7 @@ class _Work:
                     for said, scores in zip(chain, score_chain(verifier, chain), strict=True)
                 )
                 done += len(chain)
-                self.emit({"event": "scored", "head": head, "answers": done, "of": len(left)})
+                self.emit({"event": "scored", "arm": self.side.arm, "head": head, "answers": done, "of": len(left)})
 
     def recheck(self, calibration: Samples) -> None:
         """What stock's own head says on the prefix of every event, and the verifier at another chunk length."""

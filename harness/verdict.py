@@ -17,27 +17,40 @@ from harness.statistics import Bounds
 from harness.units import between_requests, gain_without_divergence, request_times, valid_units
 
 __all__ = [
+    "BETWEEN_CONFIDENCE",
+    "Verdict",
+    "beside",
+    "bounds_of",
+    "bucket_of",
+    "check_samples",
+    "ends_of",
     "forcing_verdict",
+    "head_of",
     "identity_of",
     "judged_units",
     "key_of",
     "named",
     "outcome_of",
+    "ratio_of",
     "timing_verdict",
     "verdict",
 ]
 
-_BETWEEN_CONFIDENCE = 0.975  # each end, so 95 % between them
+BETWEEN_CONFIDENCE = 0.975  # each end, so 95 % between them
 
 Verdict = dict[str, Any]
 
 
 def verdict(what: str, path: Path, reference: Path | None = None) -> Verdict:
-    """The verdict on the samples in `path`: `what` is `timing` or `forcing`.
+    """The verdict on the samples in `path`: `what` is `timing`, `forcing` or `final`.
 
     Stock's calibration may lie in a file of its own, `reference`.
     """
     samples = read(path)
+    if what == "final":
+        from harness.final_verdict import final_verdict  # it is made of what stands here
+
+        return final_verdict(samples)
     if what == "timing":
         return timing_verdict(samples)
     return forcing_verdict(samples, None if reference is None else read(reference))
@@ -81,20 +94,20 @@ def timing_verdict(samples: Samples) -> Verdict:
     outcome = outcome_of(samples)
     units = judged_units(samples, outcome)
     times = [each for unit in units for each in request_times(unit)]
-    between = between_requests(times, _BETWEEN_CONFIDENCE)
+    between = between_requests(times, BETWEEN_CONFIDENCE)
     gain_same = gain_without_divergence(times)
     return {
-        **_head(samples, "timing", outcome.answer, outcome.reason),
+        **head_of(samples, "timing", outcome.answer, outcome.reason),
         "units": outcome.units,
         "look": LOOKS.index(outcome.units) + 1 if outcome.phase == "confirm" and outcome.units in LOOKS else 0,
-        "gain": _ratio(outcome.gain),
-        "interval": _ends(outcome.lower, outcome.upper),
+        "gain": ratio_of(outcome.gain),
+        "interval": ends_of(outcome.lower, outcome.upper),
         "noise": outcome.noise,
         "spread": outcome.spread,
-        "threshold": _ratio(outcome.threshold),
+        "threshold": ratio_of(outcome.threshold),
         "published": _published(outcome),
-        "between": None if between is None else _ends(between.lower, between.upper),
-        "gain_same": _ratio(gain_same),
+        "between": None if between is None else ends_of(between.lower, between.upper),
+        "gain_same": ratio_of(gain_same),
         "diverged": sum(not each.same for each in times),
         "voids": len(samples.voids) + sum(len(valid_units(samples, phase)[1]) for phase in ("screen", "confirm")),
         "mismatch": None,
@@ -105,7 +118,7 @@ def timing_verdict(samples: Samples) -> Verdict:
 
 def outcome_of(samples: Samples) -> Outcome:
     """What a finished campaign came to; an unfinished one is an error."""
-    _check(samples)
+    check_samples(samples)
     outcome = promotion.next_step(samples)
     if isinstance(outcome, Measure):
         raise HarnessError(
@@ -127,20 +140,20 @@ def _published(outcome: Outcome) -> dict[str, Any] | None:
     if outcome.published_lower is None or outcome.threshold is None:
         return None
     passes = outcome.published_lower > outcome.threshold
-    return {"answer": "promote" if passes else "decline", "lower": _ratio(outcome.published_lower)}
+    return {"answer": "promote" if passes else "decline", "lower": ratio_of(outcome.published_lower)}
 
 
 def forcing_verdict(samples: Samples, reference: Samples | None = None, limits: Limits | None = None) -> Verdict:
     """Accept, reject, undecided, smoke or malformed."""
-    _check(samples)
+    check_samples(samples)
     _check_timed(samples)
     if reference is not None:
-        _check(reference)
+        check_samples(reference)
         _check_reference(samples, reference)
     report = judge(samples, reference, limits or Limits())
     decision = report.decision
     return {
-        **_head(samples, "forcing", decision.answer, decision.reason),
+        **head_of(samples, "forcing", decision.answer, decision.reason),
         "units": len(samples.of("confirm", "force")),
         "look": decision.look,
         "final": decision.final,
@@ -150,7 +163,7 @@ def forcing_verdict(samples: Samples, reference: Samples | None = None, limits: 
         "threshold": None,
         "mismatch": decision.mismatch,
         "stock_mismatch": decision.stock_mismatch,
-        "excess": _bounds(decision.excess),
+        "excess": bounds_of(decision.excess),
         "compared_tok": decision.compared_tok,
         "events": sum(test.events for test in decision.events),
         "event_tests": [test._asdict() for test in decision.events],
@@ -159,14 +172,14 @@ def forcing_verdict(samples: Samples, reference: Samples | None = None, limits: 
         "tokens": decision.tokens,
         "sessions": decision.sessions,
         "needed_tok": decision.needed_tok,
-        "buckets": [_bucket(bucket) for bucket in decision.buckets],
+        "buckets": [bucket_of(bucket) for bucket in decision.buckets],
         "uncovered": decision.uncovered,
         "reference": None if reference is None else reference.digest,
-        **_beside(report),
+        **beside(report),
     }
 
 
-def _beside(report: Report) -> Verdict:
+def beside(report: Report) -> Verdict:
     """What is printed beside a decision and decides nothing."""
     return {
         "looped_tok": report.looped_tok,
@@ -178,7 +191,8 @@ def _beside(report: Report) -> Verdict:
     }
 
 
-def _bucket(bucket: Bucket) -> Verdict:
+def bucket_of(bucket: Bucket) -> Verdict:
+    """One bucket's figures."""
     return {
         "axis": bucket.axis,
         "low": bucket.low,
@@ -187,13 +201,15 @@ def _bucket(bucket: Bucket) -> Verdict:
         "sessions": bucket.sessions,
         "mismatch": bucket.mismatch,
         "stock_mismatch": bucket.stock_mismatch,
-        "excess": _bounds(bucket.excess),
+        "excess": bounds_of(bucket.excess),
         "covered": bucket.covered,
         "rejects": bucket.rejects,
+        **({"events": [test._asdict() for test in bucket.events]} if bucket.events else {}),
     }
 
 
-def _head(samples: Samples, what: str, answer: str, reason: str) -> Verdict:
+def head_of(samples: Samples, what: str, answer: str, reason: str) -> Verdict:
+    """What all verdicts begin with."""
     return {
         "v": 1,
         "kind": "verdict",
@@ -210,7 +226,7 @@ def _head(samples: Samples, what: str, answer: str, reason: str) -> Verdict:
     }
 
 
-def _check(samples: Samples) -> None:
+def check_samples(samples: Samples) -> None:
     """Refuses samples of a rule that this judge does not know, and of machines that cannot be compared."""
     if samples.campaign["rule"] != promotion.RULE:
         raise Usage(f"this judge knows the rule '{promotion.RULE}', not '{samples.campaign['rule']}'")
@@ -251,14 +267,16 @@ def _check_reference(samples: Samples, reference: Samples) -> None:
         raise Usage("the calibration is of another stock")
 
 
-def _ratio(gain: float | None) -> float | None:
+def ratio_of(gain: float | None) -> float | None:
     """A ln-ratio as people read it: 0.02 is 2 % faster."""
     return None if gain is None else math.expm1(gain)
 
 
-def _ends(lower: float | None, upper: float | None) -> list[float] | None:
+def ends_of(lower: float | None, upper: float | None) -> list[float] | None:
+    """Two bounds on a ln-ratio as people read them."""
     return None if lower is None or upper is None else [math.expm1(lower), math.expm1(upper)]
 
 
-def _bounds(bounds: Bounds | None) -> dict[str, float] | None:
+def bounds_of(bounds: Bounds | None) -> dict[str, float] | None:
+    """Bounds as a record."""
     return None if bounds is None else asdict(bounds)

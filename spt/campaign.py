@@ -11,7 +11,7 @@ import json
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,17 @@ __all__ = [
     "Kind",
     "Plan",
     "Requests",
+    "appear",
     "ask_harness",
     "finish",
+    "judged",
     "key_of",
     "make_folder",
     "open_folder",
     "scratch",
     "session_tok",
     "sweep",
+    "write_job",
 ]
 
 RULE = "paired-1"
@@ -131,20 +134,32 @@ def key_of(plan: Plan, kind: Kind, timed: Path | None = None) -> str:
 def open_folder(plan: Plan, kind: Kind, key: str, place: Path, wanted: Requests) -> Path:
     """The folder of a campaign, made now or found with work in it; its job is brought up to date."""
     folder = place / f"{key[:DIGITS]}{kind.suffix}"
-    if not (folder / "job.json").is_file():
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=place) as name:
-            part = Path(name) / "folder"
-            make_folder(plan, kind, part, wanted)
-            with contextlib.suppress(FileExistsError, OSError):
-                part.rename(folder)  # a folder that was made meanwhile is as good
+    appear(folder, lambda part: make_folder(plan, kind, part, wanted))
     old = read_json((folder / "job.json").read_bytes(), str(folder / "job.json"))
     _refuse_other(plan, folder, old, wanted)
-    job = plan.job(kind, old["seed"], old["units"], old["arms"])
+    write_job(folder, plan.job(kind, old["seed"], old["units"], old["arms"]))
+    return folder
+
+
+def appear(folder: Path, make: Callable[[Path], None]) -> None:
+    """Lets `make` make the folder of a job beside its place, and moves it there whole; one that is there stays."""
+    if (folder / "job.json").is_file():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as name:
+        part = Path(name) / "folder"
+        make(part)
+        with contextlib.suppress(FileExistsError, OSError):
+            part.rename(folder)  # a folder that was made meanwhile is as good
+    if not (folder / "job.json").is_file():
+        raise Usage(f"'{folder}' is in the way", "it holds no job: move it aside")
+
+
+def write_job(folder: Path, job: Mapping[str, Any]) -> None:
+    """Puts the job into its folder, whole."""
     part = folder / ".job.json"
     part.write_text(json.dumps(job, indent=1))
     part.replace(folder / "job.json")
-    return folder
 
 
 def make_folder(plan: Plan, kind: Kind, folder: Path, wanted: Requests) -> None:
@@ -216,18 +231,18 @@ def _digest(path: Path) -> str:
 # --- the end ---
 
 
-def finish(
+def judged(
     ledger: Ledger, deployment: Deployment, what: str, key: str | None, samples: Path, reference: Path | None = None
 ) -> dict[str, Any]:
-    """Lets the harness say what samples come to, keeps them, and appends the verdict to the ledger.
+    """Lets the harness say what samples come to, and keeps them.
 
     What the ledger says is never more than what the kept samples do: they are named by the verdict's own digest.
     """
     words: list[object] = ["verdict", samples.absolute(), "--what", what]
-    if what == "forcing":
+    if what != "timing":
         words += ["--text", deployment.models.target]
-        if reference is not None:
-            words += ["--reference", reference.absolute()]
+    if reference is not None:
+        words += ["--reference", reference.absolute()]
     [verdict] = ask_harness(deployment, *words)
     if verdict["of"]["deployment"] != digest_of(ledger, deployment):
         raise Usage(f"the samples '{samples}' are of another deployment", "--deployment FILE names it")
@@ -236,7 +251,14 @@ def finish(
     for path, named in ((samples, "samples"), (reference, "reference")):
         if path is not None and ledger.keep_raw(path) != ledger.raw(verdict[named]):
             raise SptError(f"the samples '{path}' changed while they were judged", "run the command again")
-    return ledger.add(verdict)
+    return dict(verdict)
+
+
+def finish(
+    ledger: Ledger, deployment: Deployment, what: str, key: str | None, samples: Path, reference: Path | None = None
+) -> dict[str, Any]:
+    """What samples come to, appended to the ledger."""
+    return ledger.add(judged(ledger, deployment, what, key, samples, reference if what == "forcing" else None))
 
 
 def sweep(folder: Path) -> None:

@@ -23,7 +23,16 @@ TIMED = "timed.jsonl"  # beside a job of forcing: what was timed
 MAX_FILES = 20_000
 MAX_BYTES = 4 * 2**30
 MAX_JOB_BYTES = 2**20
-_SAME = ("arms", "seed", "rule", "phase", "units", "deployment_digest")  # of two jobs that are one
+_SAME = (
+    "arms",
+    "seed",
+    "rule",
+    "phase",
+    "units",
+    "deployment_digest",
+    "commitment",
+    "sizes",
+)  # of two jobs that are one
 
 
 def load_job(path: Path) -> tuple[Path, dict[str, Any]]:
@@ -93,8 +102,13 @@ def _files(path: Path) -> Iterator[Path]:
 def _member(name: str, data: bytes, file: Path) -> tarfile.TarInfo:
     made = tarfile.TarInfo(name)
     made.size = len(data)
-    made.mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
+    made.mode = _mode(file.stat().st_mode)
     return made  # time 0, owner 0, no names
+
+
+def _mode(mode: int) -> int:
+    """One of three; what nobody else may read, such as the requests of a final, stays so."""
+    return 0o755 if mode & 0o100 else 0o644 if mode & 0o077 else 0o600
 
 
 # --- and back ---
@@ -173,7 +187,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, to: Path) -> None:
             shutil.copyfileobj(source, file)
     except (FileExistsError, NotADirectoryError):
         raise Usage(f"the tar holds '{member.name}' twice, or as file and folder") from None
-    to.chmod(0o755 if member.mode & 0o100 else 0o644)
+    to.chmod(_mode(member.mode))
 
 
 def _refuse_stray(path: Path, folder: Path) -> None:

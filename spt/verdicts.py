@@ -22,13 +22,14 @@ from spt.git.objects import FILE, State
 from spt.git.store import Store
 from spt.git.tree import splice, walk
 
-__all__ = ["LEDGER", "OPEN", "Held", "Ledger", "named", "read_samples"]
+__all__ = ["FINAL", "LEDGER", "OPEN", "SEALS", "Held", "Ledger", "named", "read_samples"]
 
 LEDGER = "refs/spt/verdicts"
 # Answers that leave a key open: nothing was learnt of the candidate, or too little to accept anything.
 OPEN = ("refused", "smoke")
 NO = ("reject", "malformed")  # what forcing says of a system that is not lossless
-KINDS = ("timing", "forcing")
+FINAL = "final"
+SEALS = "seal"  # the folder of what is known of seals (spt/seal.py)
 
 
 def named(identity: Mapping[str, Any]) -> str:
@@ -56,11 +57,13 @@ class Held:
     key: str
     looks: tuple[dict[str, Any], ...] = ()
     verdict: dict[str, Any] | None = None
+    seal: str | None = None  # of a final: the name
+    again: str | None = None  # of a final: why the system was measured another time
 
     @property
     def closed(self) -> bool:
-        """Whether this key has its answer for good."""
-        return self.verdict is not None and self.verdict["answer"] not in OPEN
+        """Whether this key has its answer for good; a seal is used once, so a final's always is."""
+        return self.verdict is not None and (self.what == FINAL or self.verdict["answer"] not in OPEN)
 
     @property
     def path(self) -> str:
@@ -68,6 +71,8 @@ class Held:
 
     def record(self) -> dict[str, Any]:
         fields = {"what": self.what, "key": self.key, "looks": list(self.looks), "verdict": self.verdict}
+        if self.what == FINAL:
+            fields |= {"seal": self.seal, "again": self.again}
         return {"v": 1, "kind": "ledger", **fields}
 
 
@@ -104,7 +109,8 @@ class Ledger:
             found = []
             for path, state in walk(self.store.objects, tree):
                 what, _, name = path.partition("/")
-                found.append(self._read(what, name.removesuffix(".json"), state))
+                if what != SEALS:
+                    found.append(self._read(what, name.removesuffix(".json"), state))
             self._known = tree, found
         return list(self._known[1])
 
@@ -116,11 +122,11 @@ class Ledger:
         return verdict if verdict.get("stock") == timing["stock"] and self.rejecting(timing) is None else None
 
     def rejecting(self, timing: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A forcing verdict that rejected the system of a timing verdict, on its deployment and card, by its stock.
+        """A verdict, of forcing or of a final, that rejected the system of this one, on its deployment, card and stock.
 
         Whatever it was paired with, and whichever tokens it was of: one that is kept is enough.
         """
-        return next((verdict for verdict in self._forced(timing) if verdict["answer"] in NO), None)
+        return next((each for each in self._forced(timing, "forcing", FINAL) if each["answer"] in NO), None)
 
     def forcing(self, timing: Mapping[str, Any]) -> dict[str, Any] | None:
         """What forcing says of the system of a timing verdict: what passes, else what rejects, else what there is.
@@ -129,16 +135,16 @@ class Ledger:
         """
         decided = self.passing(timing) or self.rejecting(timing)
         return decided or max(
-            self._forced(timing),
+            self._forced(timing, "forcing"),
             key=lambda verdict: (verdict.get("timed") == timing["samples"], verdict["date"]),
             default=None,
         )
 
-    def _forced(self, timing: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The forcing verdicts on the system of a timing verdict, on its deployment and card, by its stock."""
+    def _forced(self, timing: Mapping[str, Any], *kinds: str) -> Iterator[dict[str, Any]]:
+        """The verdicts of these kinds on the system of a timing verdict, on its deployment and card, by its stock."""
         for held in self.all():
             verdict = held.verdict
-            if verdict is None or held.what != "forcing" or verdict.get("stock") != timing["stock"]:
+            if verdict is None or held.what not in kinds or verdict.get("stock") != timing["stock"]:
                 continue
             if all(verdict["of"][name] == timing["of"][name] for name in ("a", "deployment", "card")):
                 yield verdict
@@ -172,7 +178,26 @@ class Ledger:
             stated += [(verdict["what"], verdict["key"]), (what, named(verdict["of"]))]
         if any(one != (what, key) for one in stated):
             raise Usage(f"{where}: what it holds is of another key")
-        return Held(what, key, tuple(value["looks"]), verdict)
+        return Held(what, key, tuple(value["looks"]), verdict, value.get("seal"), value.get("again"))
+
+    def record(self, path: str, kind: str) -> dict[str, Any] | None:
+        """The record of this kind in the file `path`, or None."""
+        tree = self._tree()
+        state = None if tree is None else self.store.objects.lookup(tree, path)
+        if state is None:
+            return None
+        value: dict[str, Any] = read_json(self.store.objects.blob(state.oid), f"{LEDGER}:{path}")
+        check(value, kind, f"{LEDGER}:{path}")
+        return value
+
+    def paths(self, folder: str) -> list[str]:
+        """The files below a folder, in order."""
+        tree = self._tree()
+        return (
+            []
+            if tree is None
+            else [path for path, _ in walk(self.store.objects, tree) if path.startswith(f"{folder}/")]
+        )
 
     # Writing.
 
@@ -199,12 +224,16 @@ class Ledger:
             return dict(verdict)
 
     def _put(self, held: Held, subject: str) -> None:
-        objects, tip = self.store.objects, self.store.reference(LEDGER)
-        record = held.record()
-        check(record, "ledger", held.path)
-        data = json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
-        tree = splice(objects, self._tree(), {held.path: State(FILE, objects.add_blob(data))})
-        message = f"{subject}\n\nSpt-Key: {held.key}\n"
+        self.commit({held.path: held.record()}, f"{subject}\n\nSpt-Key: {held.key}\n")
+
+    def commit(self, records: Mapping[str, Mapping[str, Any]], message: str) -> None:
+        """Writes records to their paths in one commit; the caller holds the repository's lock."""
+        objects, tip, states = self.store.objects, self.store.reference(LEDGER), {}
+        for path, record in records.items():
+            check(record, record["kind"], path)
+            data = json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+            states[path] = State(FILE, objects.add_blob(data))
+        tree = splice(objects, self._tree(), states)
         now = TOOL._replace(time_s=int(time.time()))
         self.store.stage(LEDGER, objects.add_commit(tree, [] if tip is None else [tip], now, message))
         self.store.publish("spt verdict")

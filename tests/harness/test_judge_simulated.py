@@ -91,3 +91,8 @@ def test_all_figures_at_full_size():
     )
 
     assert done.returncode == 0, done.stderr
+
+
+def test_events_in_the_buckets_of_a_final():
+    """Nine tests an answer reject no honest system, and find what errs after 2,048 tokens alone."""
+    assert missed(judge.final_events(40, random()), 40) == []

@@ -24,10 +24,12 @@ from tests.harness.test_wire import accepts, spoiled
 
 ROOT = Path(__file__).parents[2]
 SAID = answer("confirm", 0, "a", "r", [5, 6], family="lists")
+FINAL = line("final", commitment="f" * 64, stock_units=10, ar_units=5, force_units=24, reference_units=114, full=True)
 EXAMPLES = {
     each["type"]: each
     for each in [
         *head(a={"tree": "c" * 40, "options": {"depth": 3, "name": "x", "fast": True}}),
+        FINAL,
         line("load", phase="screen", unit=0, half=0, arm="a", load_s=1.5, prepared="0" * 64),
         next(each for each in unit("screen", 0) if each["type"] == "group"),
         SAID,

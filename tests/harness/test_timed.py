@@ -28,7 +28,7 @@ class Speaker(metronome.Metronome):
     def start(self, command, folder, cache=None, enclosure=None):
         arm = super().start(command, folder, cache, enclosure)
         arm.__class__ = Speaking
-        kinds = {int: "int", float: "float"}
+        kinds = {int: "int", float: "float", str: "string"}
         own = {
             name: Option(kinds[type(default)], default, "fake", "") for name, (default, _, _) in fake.OPTIONS.items()
         }

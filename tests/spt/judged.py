@@ -22,9 +22,9 @@ def fake_options():
     spec = importlib.util.spec_from_file_location("fake_engine", ENGINE)
     engine = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(engine)
-    kinds = {int: "int", float: "float"}
+    kinds = {int: "int", float: "float", str: "string"}
     return "".join(
-        f'[{name}]\ntype = "{kinds[type(default)]}"\ndefault = {default}\nmeaning = "{meaning}"\n'
+        f'[{name}]\ntype = "{kinds[type(default)]}"\ndefault = {json.dumps(default)}\nmeaning = "{meaning}"\n'
         for name, (default, _, meaning) in engine.OPTIONS.items()
     )
 

@@ -130,7 +130,7 @@ def test_forcing_calibrates_once_and_shows_what_it_found(repository):
     assert "position" in far.out and "not covered: " in far.out
     calibrations = list((repository / ".git/spt/calibrations").iterdir())
     assert len(calibrations) == 1
-    assert "scores, head model" in far.err
+    assert "scores of stock, head model" in far.err
 
     own = spt("force", "stock@fast.yaml", "--requests", "few.jsonl", *SANDBOX, cwd=repository)
     assert own.code == 1
