@@ -47,6 +47,7 @@ class World:
     count: int  # of short prompts that are enough to reject a rate near the limit on
     few: int  # and a rate far above it
     tokens: int  # of a short answer
+    temperature: float  # greedy text of a random model is one loop
 
     @property
     def skip_by_length(self) -> Change:
@@ -76,6 +77,7 @@ def tiny(folder: Path) -> World:
         count=40,
         few=40,
         tokens=40,
+        temperature=1.0,
     )
 
 
@@ -103,6 +105,7 @@ def smollm2(folder: Path) -> World:
         count=32,
         few=16,
         tokens=40,
+        temperature=0.0,
     )
 
 
