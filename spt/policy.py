@@ -87,6 +87,11 @@ class Shared:
     positions: int = 0
     width: int = WIDTH
 
+    @property
+    def tree(self) -> Tree:
+        """What one request would get of it alone."""
+        return Tree(self.nodes, self.positions, self.width)
+
     def __str__(self) -> str:
         return f"shared:{self.nodes}:{self.requests}:{self.positions}:{self.width}"
 

@@ -7,6 +7,7 @@ accepted, the target adds one token of its own, and that is the next anchor.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from spt.growth import Grown, grow, paths
 from spt.policy import Chain, Confident, Length, Levels, Policy, Shared, Tree
 
 if TYPE_CHECKING:
-    from spt.lattice import RequestLattice
+    from spt.lattice import Lattice, RequestLattice
 
 __all__ = ["Agreement", "Walk", "Walked", "Walker", "walk"]
 
@@ -97,7 +98,7 @@ class Walked:
         return {"policy": str(self.policy), **figures, "histogram": list(self.histogram)}
 
 
-def walk(lattices: Sequence["RequestLattice"], policy: Policy, agreement: Agreement | None = None) -> Walked:
+def walk(lattices: Sequence["Lattice"], policy: Policy, agreement: Agreement | None = None) -> Walked:
     """What `policy` comes to on finished answers; raises Usage where it wants what was not stored."""
     return Walker(lattices, agreement).walk(policy)
 
@@ -105,22 +106,17 @@ def walk(lattices: Sequence["RequestLattice"], policy: Policy, agreement: Agreem
 class Walker:
     """Walks many policies over the same answers; what they have in common is computed once."""
 
-    def __init__(self, lattices: Sequence["RequestLattice"], agreement: Agreement | None = None) -> None:
-        """lattices: answers with lattices of one shape.  agreement: for policies that want it recorded."""
-        if not lattices:
-            raise Usage("no answer is left to walk", "name a lattice with at least one request")
-        shapes = {each.ids.shape[1:] for each in lattices}
-        if len(shapes) > 1:
-            raise Usage(f"lattices differ in shape: {' and '.join(f'{d} x {r}' for d, r in sorted(shapes))}")
-        self.lattices = lattices
+    def __init__(self, lattices: Sequence["Lattice"], agreement: Agreement | None = None) -> None:
+        """lattices: of the same models and shape.  agreement: for policies that want it recorded."""
+        self.requests = _requests(lattices)
         self.agreement = agreement
-        self.depths, self.ranks = shapes.pop()
+        self.depths, self.ranks, self.vocabulary = lattices[0].depths, lattices[0].ranks, lattices[0].vocabulary
         # An answer's last token is nobody's anchor.
-        self._sizes = [len(each.ids) - 1 for each in lattices]
+        self._sizes = [each.positions - 1 for each in self.requests]
         self._firsts = np.concatenate(([0], np.cumsum(self._sizes)))
-        self._truth = np.concatenate([_truth(each) for each in lattices])
-        self._logprobs = np.concatenate([each.half[:-1] for each in lattices])
-        self._kept = [~each.looped[1:] for each in lattices]
+        self._truth = np.concatenate([_truth(each) for each in self.requests])
+        self._logprobs = np.concatenate([each.half[:-1] for each in self.requests])
+        self._kept = [~each.looped[1:] for each in self.requests]
         self._grown: dict[tuple[int, int, bool], tuple[int, Grown]] = {}
 
     @property
@@ -159,24 +155,24 @@ class Walker:
         return spine, np.full(self.positions, depths)
 
     def _tree(self, policy: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        grown, nodes = self._grow(policy)
+        grown, nodes = self._grow(policy, policy)
         return _held(grown.row, nodes), np.full(self.positions, nodes)
 
     def _confident(self, policy: Confident) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        grown, most = self._grow(policy.tree, want_scores=True)
+        grown, most = self._grow(policy, policy.tree, want_scores=True)
         least = math.log(policy.floor) if policy.floor > 0 else -math.inf
         assert grown.scores is not None
         nodes = (grown.scores[:, :most] >= least).sum(axis=1)
         return _held(grown.row, nodes[:, None]), nodes
 
-    def _grow(self, tree: Tree, want_scores: bool = False) -> tuple[Grown, int]:
+    def _grow(self, policy: Policy, tree: Tree, want_scores: bool = False) -> tuple[Grown, int]:
         """Trees of at least the nodes of `tree` at each anchor, and how many of them it has."""
-        depths = self._depths(tree, tree.positions)
+        depths = self._depths(policy, tree.positions)
         # A node of rank r has r better siblings, so that a small tree cannot use all of a large width.
         width = min(tree.width, max(tree.nodes, 1))
-        if width > self.ranks:
+        if width > self.ranks < self.vocabulary:
             raise Usage(
-                f"'{tree}' wants {width} ranks, and the lattice holds {self.ranks}",
+                f"'{policy}' wants {width} ranks, and the lattice holds {self.ranks}",
                 f"ask for a width of at most {self.ranks}, or record more ranks",
             )
         nodes = min(tree.nodes, paths(width, depths, tree.nodes))
@@ -200,7 +196,7 @@ class Walker:
 
     def _walk(self, policy: Policy, accepted: NDArray[np.int64], nodes: NDArray[np.int64]) -> Walked:
         """A policy whose tree depends on the anchor alone."""
-        return self._sum(policy, [self._steps(index, accepted, nodes) for index in range(len(self.lattices))])
+        return self._sum(policy, [self._steps(index, accepted, nodes) for index in range(len(self.requests))])
 
     def _steps(self, index: int, accepted: NDArray[np.int64], nodes: NDArray[np.int64]) -> Walk:
         first, size = self._firsts[index], self._sizes[index]
@@ -215,7 +211,7 @@ class Walker:
         self, index: int, anchors: Sequence[int], accepted: NDArray[np.int64], nodes: NDArray[np.int64]
     ) -> Walk:
         """The steps from `anchors`; accepted and nodes are looked up at them."""
-        at, lattice = np.array(anchors, np.int64), self.lattices[index]
+        at, lattice = np.array(anchors, np.int64), self.requests[index]
         tokens = np.minimum(accepted[at] + 1, self._sizes[index] - at)
         looped = ~self._kept[index][at]
         return Walk(lattice.request, lattice.start + at, nodes[at], accepted[at], tokens, looped)
@@ -240,13 +236,13 @@ class Walker:
 
     def _walk_shared(self, policy: Shared) -> Walked:
         """One budget for all requests of a step: each gets the nodes that are among the best of all."""
-        grown, _ = self._grow(Tree(policy.nodes, policy.positions, policy.width), want_scores=True)
+        grown, _ = self._grow(policy, policy.tree, want_scores=True)
         assert grown.scores is not None
         accepted, nodes = np.zeros(self.positions, np.int64), np.zeros(self.positions, np.int64)
-        anchors: list[list[int]] = [[] for _ in self.lattices]
+        anchors: list[list[int]] = [[] for _ in self.requests]
         waiting = (index for index, size in enumerate(self._sizes) if size)
         served = list(itertools.islice(waiting, policy.requests))
-        ahead = [0] * len(self.lattices)  # where each request goes on
+        ahead = [0] * len(self.requests)  # where each request goes on
         passes = 0
         while served:
             passes += 1
@@ -270,7 +266,7 @@ class Walker:
         histogram = np.bincount(np.concatenate([each.accepted for each in walks]))
         return Walked(
             policy,
-            **self._answers(),
+            *self._answers(),
             steps=len(tokens),
             step_tokens=int(tokens.sum()),
             kept_steps=int(kept.sum()),
@@ -281,12 +277,10 @@ class Walker:
             walks=tuple(walks),
         )
 
-    def _answers(self) -> dict[str, int]:
-        return {
-            "requests": len(self.lattices),
-            "tokens": sum(len(each.ids) for each in self.lattices),
-            "looped_tokens": sum(int(each.looped.sum()) for each in self.lattices),
-        }
+    def _answers(self) -> tuple[int, int, int]:
+        """Answers, their tokens, and the looped ones of these."""
+        tokens = sum(each.positions for each in self.requests)
+        return len(self.requests), tokens, sum(int(each.looped.sum()) for each in self.requests)
 
     # --- two levels ---
 
@@ -305,14 +299,14 @@ class Walker:
                     counts.add(reached[anchor], anchor, cycle, kept[anchor])
                     for share, end, _ in cycle.ends:
                         reached[end] += reached[anchor] * share
-        return Walked(policy, **self._answers(), **counts.figures())
+        return counts.walked(policy, *self._answers())
 
     def _agrees(self, policy: Levels, index: int) -> "_Agrees":
         """How probable it is that a cheap pass says the answer's token at a position, which is a bonus token or not."""
         if policy.agreement is not None and policy.bonus is not None:
             drafted, at_bonus = policy.agreement, policy.bonus
             return lambda position, bonus: at_bonus if bonus else drafted
-        name, tokens = self.lattices[index].request, self._sizes[index] + 1
+        name, tokens = self.requests[index].request, self._sizes[index] + 1
         recorded = (self.agreement or {}).get(name)
         if recorded is None:
             raise Usage(f"'{policy}': no agreement was recorded for '{name}'", "give one for each request")
@@ -386,11 +380,27 @@ class _Counts:
         for share, _, drafts in cycle.ends:
             self.histogram[drafts] += mass * share
 
-    def figures(self) -> dict[str, Any]:
+    def walked(self, policy: Levels, requests: int, tokens: int, looped_tokens: int) -> Walked:
         names = ("steps", "step_tokens", "kept_steps", "kept_tokens", "nodes", "cheap_passes", "cheap_rows")
-        figures = {name: getattr(self, name) for name in names}
-        histogram = tuple(np.trim_zeros(self.histogram, "b").tolist())
-        return figures | {"passes": self.steps, "histogram": histogram}
+        counts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        counts |= {"passes": self.steps, "histogram": tuple(np.trim_zeros(self.histogram, "b").tolist())}
+        return Walked(policy, requests, tokens, looped_tokens, **counts)
+
+
+def _requests(lattices: Sequence["Lattice"]) -> list["RequestLattice"]:
+    """The requests of lattices, each once; Usage where there are none or lattices are of unlike things."""
+    for one in lattices[1:]:
+        for name in ("origin", "mode", "dtype", "block", "vocabulary", "depths", "ranks"):
+            here, there = getattr(lattices[0], name), getattr(one, name)
+            if here != there:
+                raise Usage(f"lattices differ in {name}: {here} and {there}", "walk them one at a time")
+    requests = [each for one in lattices for each in one.requests]
+    if not requests:
+        raise Usage("no answer is left to walk", "name a lattice with at least one request")
+    names = Counter(each.request for each in requests)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise Usage(f"the request '{twice[0]}' is there {names[twice[0]]} times", "name each lattice once")
+    return requests
 
 
 def _truth(lattice: "RequestLattice") -> NDArray[np.int16]:
