@@ -59,7 +59,7 @@ class Confident:
         return Tree(self.nodes, self.positions, self.width)
 
     def __str__(self) -> str:
-        return f"confident:{self.nodes}:{self.positions}:{self.width}:{self.floor:g}"
+        return f"confident:{self.nodes}:{self.positions}:{self.width}:{self.floor!r}"
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class Levels:
         if self.agreement is None:
             word = "recorded"
         elif self.bonus == self.agreement:
-            word = f"{self.agreement:g}"
+            word = repr(self.agreement)
         else:
-            word = f"{self.agreement:g}/{self.bonus:g}"
+            word = f"{self.agreement!r}/{self.bonus!r}"
         return f"levels:{self.passes}:{word}:{self.draft}"
 
 

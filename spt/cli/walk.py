@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +10,7 @@ from spt.cli.output import counted, print_json
 from spt.cli.walked import show_bounds, show_checks, show_grid, show_head, show_published, show_walked
 
 if TYPE_CHECKING:
+    from spt.bounds import Bounds
     from spt.lattice import Lattice
     from spt.walk import Walked
 
@@ -112,6 +113,7 @@ def walk(
 
     head = show_head(walker)
     if as_json:
+        parts: dict[str, Sequence[Walked | Bounds]]
         parts = {"policies": walked, "bounds": bounded, "published": curve, "grid": over, "check": checked}
         print_json(head | {name: [each.as_json() for each in part] for name, part in parts.items() if part})
         return
