@@ -53,7 +53,7 @@ FIELDS = {
     "generate": GENERATE,
     "cancel": {"id"},
     "score": {"id", "ids", "start", "sampling"},
-    "lattice": {"id", "ids", "start", "file"},
+    "lattice": {"id", "ids", "start", "sampling", "file"},
     "record": {"on", "file"},
     "profile": {"on", "file"},
     "stats": set(),
