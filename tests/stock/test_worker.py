@@ -325,9 +325,9 @@ def test_lattice(worker):
             assert request.ids[step["start"] - 3, depth, rank] == token
 
 
-def test_lattice_without_a_drafter(paths):
+def test_lattice_without_a_drafter(paths, tmp_path):
     """There is nothing to rank, and the error says so."""
-    with Worker() as worker:
+    with Worker(room=tmp_path) as worker:
         worker.ask(load(paths[0], None))
         assert error_of(worker.ask(lattice())) == "unsupported"
 
