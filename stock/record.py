@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,7 @@ class StepTimes:
         clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.on = False
+        self.prefix: str | None = None  # of the ranges that name phases to a profiler; None for no ranges
         self._mark: Callable[[], Any] = mark or (_DeviceMark if device.type == "cuda" else _HostMark)
         self._clock_s = clock_s
         self._started_s = 0.0
@@ -73,9 +74,10 @@ class StepTimes:
         if not self.on:
             yield
             return
-        begin = self._mark()
-        yield
-        self._marks.append((name, begin, self._mark()))
+        with nullcontext() if self.prefix is None else torch.profiler.record_function(self.prefix + name):
+            begin = self._mark()
+            yield
+            self._marks.append((name, begin, self._mark()))
 
     def take(self) -> dict[str, float]:
         """`<phase>_us` of the step that ends here, when what the device was asked for has been read."""
