@@ -123,9 +123,9 @@ class CostModel:
 
     def _extrapolates(self, at: Setting) -> tuple[str, ...]:
         alike = [each for each in self.settings if each.drafts == at.drafts]
-        sides = {
+        sides: dict[str, tuple[float, list[float]]] = {
             "rows": (at.rows, [each.rows for each in alike]),
-            "batch": (at.batch, [each.batch for each in alike]),
+            "batch": (float(at.batch), [float(each.batch) for each in alike]),
             "context": (at.context_tok or 0.0, [each.context_tok or 0.0 for each in alike]),
         }
         return tuple(name for name, (value, known) in sides.items() if not min(known) <= value <= max(known))

@@ -2,14 +2,14 @@
 
 import gzip
 import hashlib
-import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from spt.cost import Sample, Setting
+from spt.curve import Kept, tau_of
 from spt.errors import Missing, Usage
 from spt.formats import check, read_json, read_jsonl
 from spt.profile import STEP_PHASES, Profile, read_profile
@@ -34,15 +34,17 @@ class Target:
 class Run:
     """One setting.
 
-    tau: tokens a step without loops.  step_us: wall clock a step of the live run.  phases_us: by phase, beside the
-    clock; empty where nobody asked.  folder: where lattices lie; None for rows.
+    tau: tokens a step without loops, and `kept` the same by answer.  positions: drafted depths, 0 for all.
+    step_us: wall clock a step of the live run.  phases_us: by phase, beside the clock; empty where nobody asked.
+    folder: where lattices lie; None for rows.
     """
 
     setting: Setting
     tau: float
-    tau_interval: tuple[float, float] | None
+    kept: Kept
     step_us: float
     samples: tuple[Sample, ...]
+    positions: int = 0
     phases_us: Mapping[str, float] = field(default_factory=dict)
     profile: Profile | None = None
     folder: Path | None = None
@@ -150,17 +152,17 @@ def _row_run(
     path: Path, name: str, answers: Sequence[dict[str, Any]], phases: Mapping[str, Any] | None, depths: int
 ) -> Run:
     setting = _setting(name, answers[0]["options"], depths)
-    kept = [_kept(row["ids"], row["lines"]) for row in answers]
+    kept = {f"{row['id']}/{row['repeat']}": _kept(row["ids"], row["lines"]) for row in answers}
     stepped = [row for row in answers if len(row["lines"]) > 1]
     samples = tuple(
         Sample(setting, 1e6 * row["decode_s"] / (len(row["lines"]) - 1), len(row["lines"]) - 1) for row in stepped
     )
     steps = sum(sample.steps for sample in samples)
-    tau, interval = _tau(kept, f"'{path}': '{name}'")
     return Run(
         setting=setting,
-        tau=tau,
-        tau_interval=interval,
+        tau=_tau(kept, f"'{path}': '{name}'"),
+        kept=kept,
+        positions=answers[0]["options"].get("best_first_positions", 0),
         step_us=1e6 * sum(row["decode_s"] for row in stepped) / steps,
         samples=samples,
         phases_us={phase: phases[f"{phase}_us"] for phase in STEP_PHASES} if phases else {},
@@ -183,23 +185,6 @@ def _kept(ids: Sequence[int], lines: Sequence[int]) -> tuple[int, int]:
             tokens, steps = tokens + count, steps + 1
         at += count
     return tokens, steps
-
-
-def _tau(kept: Iterable[tuple[float, float]], where: str) -> tuple[float, tuple[float, float] | None]:
-    """Tokens over steps, and its 95 % interval as a ratio of sums over answers; Usage without any step."""
-    pairs = [(tokens, steps) for tokens, steps in kept if steps]
-    steps = sum(pair[1] for pair in pairs)
-    if not steps:
-        raise Usage(f"{where} has no step that counts: zero tokens were accepted", "ask for longer answers")
-    tau = sum(pair[0] for pair in pairs) / steps
-    if len(pairs) < 2:
-        return tau, None
-    from scipy.stats import t as student
-
-    count = len(pairs)
-    spread = math.sqrt(sum((tokens - tau * own) ** 2 for tokens, own in pairs) * count / (count - 1)) / steps
-    half = float(student.ppf(0.975, count - 1)) * spread
-    return tau, (max(0.0, tau - half), tau + half)
 
 
 # --- folders of `spt measure` ---
@@ -234,7 +219,6 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     counts = summary["counts"]
     steps = read_steps(folder / "steps.jsonl")
     kept = _answers_kept(folder / "answers.jsonl")
-    tau, interval = _tau(kept, f"'{folder}'")
     options = summary["system"]["options"]
     drafts = options.get("draft") != "none"
     binned: dict[tuple[int, int], list[tuple[int, float]]] = {}
@@ -252,19 +236,16 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     whole = sum(sample.steps for sample in samples)
     if not whole:
         raise Usage(f"'{folder}' holds no step", "ask for longer answers")
-
-    def mean(value: Any) -> float:
-        return float(sum(value(sample) * sample.steps for sample in samples) / whole)
-
-    setting = Setting(
-        folder.name, mean(lambda each: each.setting.nodes), mean(lambda each: each.setting.context_tok), drafts=drafts
-    )
+    nodes = sum(sample.setting.nodes * sample.steps for sample in samples) / whole
+    context_tok = sum((sample.setting.context_tok or 0) * sample.steps for sample in samples) / whole
+    setting = Setting(folder.name, nodes, context_tok, drafts=drafts)
     phases = sum(own.us.sum(0) for own in steps.values()) / whole
     profile = folder / _PROFILE
     return Run(
         setting=setting,
-        tau=tau,
-        tau_interval=interval,
+        tau=_tau(kept, f"'{folder}'"),
+        kept=kept,
+        positions=int(options.get("best_first_positions", 0)),
         step_us=1e6 * summary["times"]["decode_s"] / counts["steps"],
         samples=samples,
         phases_us=dict(zip(STEP_PHASES, phases.tolist(), strict=True)),
@@ -274,6 +255,13 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     )
 
 
-def _answers_kept(path: Path) -> list[tuple[int, int]]:
+def _answers_kept(path: Path) -> dict[str, tuple[int, int]]:
     answers = read_jsonl(path.read_bytes(), str(path), "answer")
-    return [_kept(answer["ids"], answer["lines"]) for answer in answers]
+    return {f"{answer['request']}#{answer['turn']}": _kept(answer["ids"], answer["lines"]) for answer in answers}
+
+
+def _tau(kept: Kept, where: str) -> float:
+    try:
+        return tau_of(kept)[0]
+    except Usage as error:
+        raise Usage(f"{where}: {error.message}", error.hint) from None

@@ -122,8 +122,8 @@ def step_work(
 ) -> dict[str, Work]:
     """What a step must do at least, by class.
 
-    weight_bits: of the layers' weights, where they are stored in fewer than dtype's; the head keeps its type.  Usage for
-    an unknown dtype.
+    weight_bits: of the layers' weights, where they are stored in fewer than dtype's; the head keeps its type.
+    Usage for an unknown dtype.
     """
     if dtype not in DTYPE_BYTES:
         raise Usage(f"'{dtype}' is no type of weights", f"known are {', '.join(DTYPE_BYTES)}")
