@@ -188,7 +188,7 @@ def _w12(outlook: Outlook) -> Gain:
     us = most_us if known else (floor_us + most_us) / 2
     saved_us = us * (1 - packed_us / floor_us)
     basis = f"target GEMM {us:.0f} us ({'profiled' if known else 'between floor and step'}), floor {packed_us:.0f} us"
-    return _saving(outlook, name, saved_us, 0.0, max(most_us - packed_us, saved_us), basis)
+    return _saving(outlook, name, saved_us, 0.0, max(us - packed_us, saved_us), basis)
 
 
 def _head(outlook: Outlook) -> Gain:

@@ -70,6 +70,7 @@ COMMANDS = {
     "generate": ("spt.cli.generate:generate", "Decode a prompt and print tokens, tau and tokens per second"),
     "time": ("spt.cli.time:time", "Judge whether a system is faster than another"),
     "force": ("spt.cli.force:force", "Judge whether a system says what stock says"),
+    "ceiling": ("spt.cli.ceiling:ceiling", "Say how fast a deployment could be, and where its speed is lost"),
     "verdict": ("spt.cli.verdict:verdict", "List, show and add verdicts"),
     "job": ("spt.cli.job:job", "Carry work to another machine, and samples back"),
     "entry": ("spt.cli.entry:entry", "List, show, apply, verify and make memory entries"),
