@@ -17,7 +17,7 @@ from spt.errors import Usage
 __all__ = ["Grown", "grow", "paths"]
 
 _UNIT = 24  # float16 is a whole number of 2^-24
-_NOBODY = 1 << 61  # added to a key it is behind all others, and twice of it still fits
+_NOBODY = 1 << 62  # added to a key it is behind all others; keys have 61 bits, so that the sum fits
 _LANES = 2048  # positions that grow together: their candidates stay in the cache of a core
 
 
@@ -73,16 +73,16 @@ def _grow(
     rank_bits, parent_bits, depth_bits = ((most).bit_length() for most in (ranks - 1, nodes, depths))
     depth_at, score_at = rank_bits + parent_bits, rank_bits + parent_bits + depth_bits
     rank_mask, parent_mask, depth_mask = (1 << rank_bits) - 1, (1 << parent_bits) - 1, (1 << depth_bits) - 1
-    costs = _costs(logprobs, 60 - score_at) << score_at
+    costs = _costs(logprobs, 61 - score_at) << score_at
     # What a candidate's key becomes when its next sibling takes its place, and when its first child opens a slot.
     sibling = np.full((lanes, depths, ranks), _NOBODY)
     sibling[:, :, :-1] = np.diff(costs, axis=2) + 1
     child = np.full((lanes, depths + 1), _NOBODY)
     child[:, :-1] = costs[:, :, 0] + (np.arange(1, depths + 1) << depth_at)
-    sibling, child, wanted = sibling.reshape(-1), child.reshape(-1), truth.reshape(-1)
+    next_sibling, first_child, wanted = sibling.reshape(-1), child.reshape(-1), truth.reshape(-1)
     at = np.arange(lanes)
     keys = np.empty((nodes + 1, lanes), np.int64)
-    keys[0] = child[at * (depths + 1)]
+    keys[0] = child[:, 0]
     row = np.zeros(lanes * depths, np.int16)
     scores = np.empty((nodes if want_scores else 0, lanes))
     last = np.zeros(lanes, np.int64)  # the row of the deepest node that came true
@@ -95,8 +95,8 @@ def _grow(
         true = (parent == last) & (rank == wanted[level])
         row[level[true]] = taken
         last[true] = taken
-        keys[parent, at] = best + sibling[level * ranks + rank]
-        keys[taken] = (score << score_at) + child[level + at + 1] + (taken << rank_bits)
+        keys[parent, at] = best + next_sibling[level * ranks + rank]
+        keys[taken] = (score << score_at) + first_child[level + at + 1] + (taken << rank_bits)
         if want_scores:
             scores[taken - 1] = score * -(2.0**-_UNIT)
     return row.reshape(lanes, depths), scores

@@ -11,12 +11,13 @@ Policy
 POSITIONS 0 stands for all that the drafter proposes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spt.errors import Usage
 
-__all__ = ["Chain", "Confident", "Length", "Levels", "Policy", "Shared", "Tree", "parse_policy"]
+__all__ = ["Chain", "Confident", "Length", "Levels", "Policy", "Shared", "Tree", "parse_policy", "running_policy"]
 
 MOST_NODES, MOST_POSITIONS, MOST_WIDTH = 1023, 64, 64
 WIDTH = 8  # as the entry best-first-tree has it
@@ -58,7 +59,7 @@ class Confident:
         return Tree(self.nodes, self.positions, self.width)
 
     def __str__(self) -> str:
-        return f"confident:{self.nodes}:{self.positions}:{self.width}:{self.floor:g}"
+        return f"confident:{self.nodes}:{self.positions}:{self.width}:{self.floor!r}"
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,11 @@ class Shared:
     positions: int = 0
     width: int = WIDTH
 
+    @property
+    def tree(self) -> Tree:
+        """What one request would get of it alone."""
+        return Tree(self.nodes, self.positions, self.width)
+
     def __str__(self) -> str:
         return f"shared:{self.nodes}:{self.requests}:{self.positions}:{self.width}"
 
@@ -108,9 +114,9 @@ class Levels:
         if self.agreement is None:
             word = "recorded"
         elif self.bonus == self.agreement:
-            word = f"{self.agreement:g}"
+            word = repr(self.agreement)
         else:
-            word = f"{self.agreement:g}/{self.bonus:g}"
+            word = f"{self.agreement!r}/{self.bonus!r}"
         return f"levels:{self.passes}:{word}:{self.draft}"
 
 
@@ -127,6 +133,34 @@ def parse_policy(word: str) -> Policy:
         return read(word, numbers)
     except (IndexError, _Odd):
         raise Usage(f"'{word}' is no policy", f"it goes `{usage}`, for instance `{_EXAMPLES[kind]}`") from None
+
+
+def running_policy(options: Mapping[str, Any]) -> Policy:
+    """What a system with these options drafts and selects; raises Usage for a selection that cannot be walked."""
+    get = {**_DEFAULTS, **options}.__getitem__
+    if get("draft") == "none":
+        return Tree(0)
+    tree = Tree(get("best_first_nodes"), get("best_first_positions"), get("best_first_width"))
+    match get("select"):
+        case "chain":
+            return Chain(get("chain_positions"))
+        case "best_first":
+            return tree
+        case "confident":
+            return Confident(tree.nodes, tree.positions, tree.width, get("confident_floor"))
+    raise Usage(f"no policy is known for the selection '{get('select')}'", "name one with --policy")
+
+
+# As stock and the entries declare them.
+_DEFAULTS: Mapping[str, Any] = {
+    "draft": "dflash",
+    "select": "chain",
+    "chain_positions": 0,
+    "best_first_nodes": 32,
+    "best_first_positions": 0,
+    "best_first_width": WIDTH,
+    "confident_floor": 0.0,
+}
 
 
 class _Odd(Exception):

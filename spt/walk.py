@@ -7,6 +7,7 @@ accepted, the target adds one token of its own, and that is the next anchor.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,9 @@ from spt.growth import Grown, grow, paths
 from spt.policy import Chain, Confident, Length, Levels, Policy, Shared, Tree
 
 if TYPE_CHECKING:
-    from spt.lattice import RequestLattice
+    from spt.lattice import Lattice, RequestLattice
 
-__all__ = ["Agreement", "Walk", "Walked", "Walker", "walk"]
+__all__ = ["Agreement", "Walk", "Walked", "Walker", "held", "walk"]
 
 # {request: for each token of its answer whether a cheap pass says it too}
 Agreement = Mapping[str, Sequence[bool]]
@@ -97,36 +98,38 @@ class Walked:
         return {"policy": str(self.policy), **figures, "histogram": list(self.histogram)}
 
 
-def walk(lattices: Sequence["RequestLattice"], policy: Policy, agreement: Agreement | None = None) -> Walked:
+def walk(lattices: Sequence["Lattice"], policy: Policy, agreement: Agreement | None = None) -> Walked:
     """What `policy` comes to on finished answers; raises Usage where it wants what was not stored."""
     return Walker(lattices, agreement).walk(policy)
 
 
 class Walker:
-    """Walks many policies over the same answers; what they have in common is computed once."""
+    """Walks many policies over the same answers; what they have in common is computed once.
 
-    def __init__(self, lattices: Sequence["RequestLattice"], agreement: Agreement | None = None) -> None:
-        """lattices: answers with lattices of one shape.  agreement: for policies that want it recorded."""
-        if not lattices:
-            raise Usage("no answer is left to walk", "name a lattice with at least one request")
-        shapes = {each.ids.shape[1:] for each in lattices}
-        if len(shapes) > 1:
-            raise Usage(f"lattices differ in shape: {' and '.join(f'{d} x {r}' for d, r in sorted(shapes))}")
-        self.lattices = lattices
+    sizes: anchors of each answer.  firsts: where an answer's anchors begin among all of them.
+    logprobs: float16 [anchor, depth, rank].  inside: bool [anchor, depth], whether the answer has a token there.
+    truth: int16 [anchor, depth], the rank of that token, -1 where there is none or it is not stored.
+    kept: for each answer bool [anchor], whether a step from there counts for tau.
+    """
+
+    def __init__(self, lattices: Sequence["Lattice"], agreement: Agreement | None = None) -> None:
+        """lattices: of the same models and shape.  agreement: for policies that want it recorded."""
+        self.requests = _requests(lattices)
         self.agreement = agreement
-        self.depths, self.ranks = shapes.pop()
-        # An answer's last token is nobody's anchor.
-        self._sizes = [len(each.ids) - 1 for each in lattices]
-        self._firsts = np.concatenate(([0], np.cumsum(self._sizes)))
-        self._truth = np.concatenate([_truth(each) for each in lattices])
-        self._logprobs = np.concatenate([each.half[:-1] for each in lattices])
-        self._kept = [~each.looped[1:] for each in lattices]
+        self.depths, self.ranks, self.vocabulary = lattices[0].depths, lattices[0].ranks, lattices[0].vocabulary
+        # All answers' anchors stand behind one another; an answer's last token is nobody's anchor.
+        self.sizes = [each.positions - 1 for each in self.requests]
+        self.firsts = np.concatenate(([0], np.cumsum(self.sizes)))
+        self.truth = np.concatenate([_truth(each) for each in self.requests])
+        self.logprobs = np.concatenate([each.half[:-1] for each in self.requests])
+        self.inside = np.concatenate([_inside(each) for each in self.requests])
+        self.kept = [~each.looped[1:] for each in self.requests]
         self._grown: dict[tuple[int, int, bool], tuple[int, Grown]] = {}
 
     @property
     def positions(self) -> int:
         """How many anchors the answers have."""
-        return int(self._firsts[-1])
+        return int(self.firsts[-1])
 
     def walk(self, policy: Policy) -> Walked:
         """What comes of a policy; raises Usage where it wants a rank or a position that was not stored."""
@@ -154,41 +157,42 @@ class Walker:
     # --- what is accepted at each anchor, and of how many nodes ---
 
     def _chain(self, policy: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        depths = self._depths(policy, policy.positions)
-        spine = np.logical_and.accumulate(self._truth[:, :depths] == 0, axis=1).sum(axis=1)
+        depths = self.positions_of(policy, policy.positions)
+        spine = np.logical_and.accumulate(self.truth[:, :depths] == 0, axis=1).sum(axis=1)
         return spine, np.full(self.positions, depths)
 
     def _tree(self, policy: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        grown, nodes = self._grow(policy)
-        return _held(grown.row, nodes), np.full(self.positions, nodes)
+        grown, nodes = self._grow(policy, policy)
+        return held(grown.row, nodes), np.full(self.positions, nodes)
 
     def _confident(self, policy: Confident) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        grown, most = self._grow(policy.tree, want_scores=True)
+        grown, most = self._grow(policy, policy.tree, want_scores=True)
         least = math.log(policy.floor) if policy.floor > 0 else -math.inf
         assert grown.scores is not None
         nodes = (grown.scores[:, :most] >= least).sum(axis=1)
-        return _held(grown.row, nodes[:, None]), nodes
+        return held(grown.row, nodes[:, None]), nodes
 
-    def _grow(self, tree: Tree, want_scores: bool = False) -> tuple[Grown, int]:
+    def _grow(self, policy: Policy, tree: Tree, want_scores: bool = False) -> tuple[Grown, int]:
         """Trees of at least the nodes of `tree` at each anchor, and how many of them it has."""
-        depths = self._depths(tree, tree.positions)
+        depths = self.positions_of(policy, tree.positions)
         # A node of rank r has r better siblings, so that a small tree cannot use all of a large width.
         width = min(tree.width, max(tree.nodes, 1))
-        if width > self.ranks:
+        if width > self.ranks < self.vocabulary:
             raise Usage(
-                f"'{tree}' wants {width} ranks, and the lattice holds {self.ranks}",
-                f"ask for a width of at most {self.ranks}, or record more ranks",
+                f"'{policy}' wants {width} ranks, and the lattice holds {self.ranks}",
+                f"ask for a width of at most {self.ranks}, or for bounds",
             )
         nodes = min(tree.nodes, paths(width, depths, tree.nodes))
         key = (depths, min(tree.width, self.ranks), want_scores)
         most, grown = self._grown.get(key, (-1, None))
         if grown is None or most < nodes:
-            lattice = self._logprobs[:, :depths, : key[1]], self._truth[:, :depths]
+            lattice = self.logprobs[:, :depths, : key[1]], self.truth[:, :depths]
             grown = grow(*lattice, nodes, want_scores)
             self._grown[key] = nodes, grown
         return grown, nodes
 
-    def _depths(self, policy: Policy, positions: int) -> int:
+    def positions_of(self, policy: Policy, positions: int) -> int:
+        """How many positions a policy drafts, where it asks for `positions`; Usage where they were not stored."""
         if positions > self.depths:
             raise Usage(
                 f"'{policy}' wants {positions} positions, and the lattice holds {self.depths}",
@@ -200,10 +204,10 @@ class Walker:
 
     def _walk(self, policy: Policy, accepted: NDArray[np.int64], nodes: NDArray[np.int64]) -> Walked:
         """A policy whose tree depends on the anchor alone."""
-        return self._sum(policy, [self._steps(index, accepted, nodes) for index in range(len(self.lattices))])
+        return self._sum(policy, [self._steps(index, accepted, nodes) for index in range(len(self.requests))])
 
     def _steps(self, index: int, accepted: NDArray[np.int64], nodes: NDArray[np.int64]) -> Walk:
-        first, size = self._firsts[index], self._sizes[index]
+        first, size = self.firsts[index], self.sizes[index]
         lengths = accepted[first : first + size].tolist()
         anchors, anchor = [], 0
         while anchor < size:
@@ -215,17 +219,17 @@ class Walker:
         self, index: int, anchors: Sequence[int], accepted: NDArray[np.int64], nodes: NDArray[np.int64]
     ) -> Walk:
         """The steps from `anchors`; accepted and nodes are looked up at them."""
-        at, lattice = np.array(anchors, np.int64), self.lattices[index]
-        tokens = np.minimum(accepted[at] + 1, self._sizes[index] - at)
-        looped = ~self._kept[index][at]
+        at, lattice = np.array(anchors, np.int64), self.requests[index]
+        tokens = np.minimum(accepted[at] + 1, self.sizes[index] - at)
+        looped = ~self.kept[index][at]
         return Walk(lattice.request, lattice.start + at, nodes[at], accepted[at], tokens, looped)
 
     def _walk_length(self, policy: Length) -> Walked:
         """Chains whose length follows from what the request accepted before."""
-        spine, _ = self._chain(Chain(self._depths(policy, policy.longest)))
+        spine, _ = self._chain(Chain(self.positions_of(policy, policy.longest)))
         walks = []
-        for index, first in enumerate(self._firsts[:-1]):
-            lengths = spine[first : first + self._sizes[index]].copy()
+        for index, first in enumerate(self.firsts[:-1]):
+            lengths = spine[first : first + self.sizes[index]].copy()
             drafted = np.zeros_like(lengths)
             anchors, anchor, length = [], 0, policy.longest
             while anchor < len(lengths):
@@ -240,27 +244,27 @@ class Walker:
 
     def _walk_shared(self, policy: Shared) -> Walked:
         """One budget for all requests of a step: each gets the nodes that are among the best of all."""
-        grown, _ = self._grow(Tree(policy.nodes, policy.positions, policy.width), want_scores=True)
+        grown, _ = self._grow(policy, policy.tree, want_scores=True)
         assert grown.scores is not None
         accepted, nodes = np.zeros(self.positions, np.int64), np.zeros(self.positions, np.int64)
-        anchors: list[list[int]] = [[] for _ in self.lattices]
-        waiting = (index for index, size in enumerate(self._sizes) if size)
+        anchors: list[list[int]] = [[] for _ in self.requests]
+        waiting = (index for index, size in enumerate(self.sizes) if size)
         served = list(itertools.islice(waiting, policy.requests))
-        ahead = [0] * len(self.lattices)  # where each request goes on
+        ahead = [0] * len(self.requests)  # where each request goes on
         passes = 0
         while served:
             passes += 1
-            at = self._firsts[served] + [ahead[index] for index in served]
+            at = self.firsts[served] + [ahead[index] for index in served]
             nodes[at] = _best_of_all(grown.scores[at, : policy.nodes], policy.nodes)
-            accepted[at] = _held(grown.row[at], nodes[at, None])
+            accepted[at] = held(grown.row[at], nodes[at, None])
             for index, lengths in zip(served, accepted[at].tolist(), strict=True):
                 anchors[index].append(ahead[index])
                 ahead[index] += lengths + 1
-            served = [index for index in served if ahead[index] < self._sizes[index]]
+            served = [index for index in served if ahead[index] < self.sizes[index]]
             served += itertools.islice(waiting, policy.requests - len(served))
         walks = [
             self._record(index, anchors[index], accepted[first:], nodes[first:])
-            for index, first in enumerate(self._firsts[:-1])
+            for index, first in enumerate(self.firsts[:-1])
         ]
         return self._sum(policy, walks, passes)
 
@@ -270,7 +274,7 @@ class Walker:
         histogram = np.bincount(np.concatenate([each.accepted for each in walks]))
         return Walked(
             policy,
-            **self._answers(),
+            *self._answers(),
             steps=len(tokens),
             step_tokens=int(tokens.sum()),
             kept_steps=int(kept.sum()),
@@ -281,12 +285,10 @@ class Walker:
             walks=tuple(walks),
         )
 
-    def _answers(self) -> dict[str, int]:
-        return {
-            "requests": len(self.lattices),
-            "tokens": sum(len(each.ids) for each in self.lattices),
-            "looped_tokens": sum(int(each.looped.sum()) for each in self.lattices),
-        }
+    def _answers(self) -> tuple[int, int, int]:
+        """Answers, their tokens, and the looped ones of these."""
+        tokens = sum(each.positions for each in self.requests)
+        return len(self.requests), tokens, sum(int(each.looped.sum()) for each in self.requests)
 
     # --- two levels ---
 
@@ -294,10 +296,10 @@ class Walker:
         """Expected counts: an anchor is reached with a probability, and a cycle from it ends at several."""
         accepted, nodes = self._chain(policy.draft) if isinstance(policy.draft, Chain) else self._tree(policy.draft)
         counts = _Counts(np.zeros((policy.passes + 1) * (self.depths + 1)))
-        for index, first in enumerate(self._firsts[:-1]):
-            size = self._sizes[index]
+        for index, first in enumerate(self.firsts[:-1]):
+            size = self.sizes[index]
             own = accepted[first : first + size].tolist(), nodes[first : first + size].tolist()
-            agrees, kept = self._agrees(policy, index), self._kept[index].tolist()
+            agrees, kept = self._agrees(policy, index), self.kept[index].tolist()
             reached = [1.0] + [0.0] * size
             for anchor in range(size):
                 if reached[anchor]:
@@ -305,14 +307,14 @@ class Walker:
                     counts.add(reached[anchor], anchor, cycle, kept[anchor])
                     for share, end, _ in cycle.ends:
                         reached[end] += reached[anchor] * share
-        return Walked(policy, **self._answers(), **counts.figures())
+        return counts.walked(policy, *self._answers())
 
     def _agrees(self, policy: Levels, index: int) -> "_Agrees":
         """How probable it is that a cheap pass says the answer's token at a position, which is a bonus token or not."""
         if policy.agreement is not None and policy.bonus is not None:
             drafted, at_bonus = policy.agreement, policy.bonus
             return lambda position, bonus: at_bonus if bonus else drafted
-        name, tokens = self.lattices[index].request, self._sizes[index] + 1
+        name, tokens = self.requests[index].request, self.sizes[index] + 1
         recorded = (self.agreement or {}).get(name)
         if recorded is None:
             raise Usage(f"'{policy}': no agreement was recorded for '{name}'", "give one for each request")
@@ -386,25 +388,45 @@ class _Counts:
         for share, _, drafts in cycle.ends:
             self.histogram[drafts] += mass * share
 
-    def figures(self) -> dict[str, Any]:
+    def walked(self, policy: Levels, requests: int, tokens: int, looped_tokens: int) -> Walked:
         names = ("steps", "step_tokens", "kept_steps", "kept_tokens", "nodes", "cheap_passes", "cheap_rows")
-        figures = {name: getattr(self, name) for name in names}
-        histogram = tuple(np.trim_zeros(self.histogram, "b").tolist())
-        return figures | {"passes": self.steps, "histogram": histogram}
+        counts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        counts |= {"passes": self.steps, "histogram": tuple(np.trim_zeros(self.histogram, "b").tolist())}
+        return Walked(policy, requests, tokens, looped_tokens, **counts)
+
+
+def _requests(lattices: Sequence["Lattice"]) -> list["RequestLattice"]:
+    """The requests of lattices, each once; Usage where there are none or lattices are of unlike things."""
+    for one in lattices[1:]:
+        for name in ("origin", "mode", "dtype", "block", "vocabulary", "depths", "ranks"):
+            here, there = getattr(lattices[0], name), getattr(one, name)
+            if here != there:
+                raise Usage(f"lattices differ in {name}: {here} and {there}", "walk them one at a time")
+    requests = [each for one in lattices for each in one.requests]
+    if not requests:
+        raise Usage("no answer is left to walk", "name a lattice with at least one request")
+    names = Counter(each.request for each in requests)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise Usage(f"the request '{twice[0]}' is there {names[twice[0]]} times", "name each lattice once")
+    return requests
 
 
 def _truth(lattice: "RequestLattice") -> NDArray[np.int16]:
     """int16 [anchor, depth]: the rank of the token that the answer has there, -1 where the lattice lacks it."""
-    answer = lattice.tokens[lattice.start :]
-    anchors, depths = len(answer) - 1, lattice.ids.shape[1]
-    at = np.arange(anchors)[:, None] + np.arange(1, depths + 1)
-    inside = at < len(answer)
-    came = np.where(inside, answer[np.where(inside, at, 0)], 0)
+    answer, inside = lattice.tokens[lattice.start :], _inside(lattice)
+    at = np.arange(len(inside))[:, None] + np.arange(1, inside.shape[1] + 1)
+    came = answer[np.where(inside, at, 0)]
     hit = (lattice.ids[:-1] == came[:, :, None]) & inside[:, :, None]
     return np.where(hit.any(axis=2), hit.argmax(axis=2), -1).astype(np.int16)
 
 
-def _held(row: NDArray[np.int16], nodes: int | NDArray[np.int64]) -> NDArray[np.int64]:
+def _inside(lattice: "RequestLattice") -> NDArray[np.bool_]:
+    """bool [anchor, depth]: whether the answer has a token there."""
+    anchors = lattice.positions - 1
+    return np.arange(anchors)[:, None] + np.arange(lattice.ids.shape[1]) < anchors
+
+
+def held(row: NDArray[np.int16], nodes: int | NDArray[np.int64]) -> NDArray[np.int64]:
     """int64 [n]: how many nodes of the true path are among the first `nodes` of each tree."""
     held: NDArray[np.int64] = ((row > 0) & (row <= nodes)).sum(axis=1)
     return held
