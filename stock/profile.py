@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PhaseTime", "Profiler", "phase_times"]
 
-PHASES = ("prefill", "draft", "verify", "accept", "host")
+STEP_PHASES = ("draft", "verify", "accept", "host")
 WARM_STEPS = 4  # behind a start: the clock rises, and a pass may have been asked for before
 PLAIN_STEPS = PROFILED_STEPS = 8
+MOST_TRACES = 8  # of windows, and of prefills: more of the same would only keep the requests waiting
 _PREFIX, _WARM_PREFIX = "spt:", "spt-warm:"  # a profiler may drop its first kernels, so its first step is not counted
 
 # By name, first match; cuBLAS calls its own kernels nvjet, cutlass, xmma, gemv, dot_kernel and reduce_1Block.
@@ -85,15 +86,21 @@ class _Window:
 class Profiler:
     """Profiles an engine's steps into a file, one line for each phase and pair of windows (docs/records.md)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, device: torch.device) -> None:
+        """Traces nothing once, so that what a first trace loads is loaded, or its fault known, before any step."""
+        tracer = _tracer(device)
+        tracer.start()
+        tracer.stop()
         self.file = path.open("wb", buffering=0)
         self.folder = path.parent
         self._warm = WARM_STEPS
         self._plain, self._profiled = _Window(), _Window()
         self._tracer: Any = None
         self._steps = 0  # of the window that is running
+        self._traces = {"window": 0, "prefill": 0}
         self._seen = False
-        self._rows: list[dict[str, Any]] = []
+        # Traces that ended: the phases that are asked of each, and its two windows.
+        self._ended: list[tuple[Any, Sequence[str], _Window, _Window]] = []
 
     def on_step(
         self,
@@ -115,10 +122,12 @@ class Profiler:
 
     def step(self, engine: "Engine") -> "list[Progress]":
         """One step of the engine, plain or profiled as its turn is; a step that fails counts for nothing."""
+        if self._traces["window"] == MOST_TRACES:
+            return engine.step()
         if self._warm == 0 and self._steps == PLAIN_STEPS and self._tracer is None:
-            self._tracer = _tracer(engine.system.device)
-            self._tracer.start()
-        if self._warm == 0 and self._tracer is None and any(each.context is None for each in engine.requests):
+            self._tracer = self._start("window", engine)
+        waiting = self._tracer is None and any(each.context is None for each in engine.requests)
+        if waiting and self._warm == 0 and self._traces["prefill"] < MOST_TRACES:
             return self._prefill(engine)
         first = self._tracer is not None and self._steps == PLAIN_STEPS
         engine.times.prefix = None if self._tracer is None else _WARM_PREFIX if first else _PREFIX
@@ -132,15 +141,17 @@ class Profiler:
         return progress
 
     def write(self) -> None:
-        """Writes the rows that are complete; OSError where the file takes none."""
-        while self._rows:
-            self.file.write(json.dumps(self._rows[0]).encode() + b"\n")
-            self._rows.pop(0)
+        """Reads the traces that ended, and writes their rows at once; OSError where there is no room for either."""
+        while self._ended:
+            tracer, phases, plain, profiled = self._ended.pop(0)
+            found = phase_times(_trace(tracer, self.folder))
+            rows = [row for phase in phases if (row := _row(phase, found, plain, profiled)) is not None]
+            self.file.write(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
     def close(self, engine: "Engine") -> None:
         """Ends the windows with what they hold, writes it, and leaves the engine as it was."""
+        self._end_windows(engine)
         try:
-            self._end_windows(engine)
             self.write()
         finally:
             self.file.close()
@@ -158,12 +169,17 @@ class Profiler:
             return None
         return self._plain if self._tracer is None else self._profiled
 
+    def _start(self, of: str, engine: "Engine") -> Any:
+        tracer = _tracer(engine.system.device)
+        tracer.start()
+        self._traces[of] += 1
+        return tracer
+
     def _prefill(self, engine: "Engine") -> "list[Progress]":
         """A step that is expected to be a prefill, in a trace of its own: no two are alike, so none is its twin."""
-        tracer, window, self._seen = _tracer(engine.system.device), self._plain, False
+        tracer, window, self._seen = self._start("prefill", engine), self._plain, False
         self._plain = _Window()  # should it be a pass after all, it counts for nothing
         engine.times.prefix = _PREFIX
-        tracer.start()
         try:
             progress = engine.step()
         finally:
@@ -172,7 +188,7 @@ class Profiler:
         if not self._seen:
             times = {"prefill": [engine.times.take()["prefill_us"]]}
             prefill = _Window(times, [len(progress[0].request.prompt)], [0], [1])
-            self._rows += filter(None, [_row("prefill", phase_times(_trace(tracer, self.folder)), prefill, prefill)])
+            self._ended.append((tracer, ("prefill",), prefill, prefill))
         return progress
 
     def _end_windows(self, engine: "Engine") -> None:
@@ -180,11 +196,9 @@ class Profiler:
         tracer, self._tracer = self._tracer, None
         plain, profiled = self._plain, self._profiled
         self._plain, self._profiled, self._steps = _Window(), _Window(), 0
-        if tracer is None:
-            return
-        tracer.stop()
-        found = phase_times(_trace(tracer, self.folder))
-        self._rows += [row for phase in PHASES[1:] if (row := _row(phase, found, plain, profiled)) is not None]
+        if tracer is not None:
+            tracer.stop()
+            self._ended.append((tracer, STEP_PHASES, plain, profiled))
 
 
 def _row(phase: str, found: dict[str, PhaseTime], plain: _Window, profiled: _Window) -> dict[str, Any] | None:
@@ -221,15 +235,18 @@ def _tracer(device: torch.device) -> Any:
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]
-    return profile(activities=activities + [ProfilerActivity.CUDA] * (device.type == "cuda"), acc_events=True)
+    return profile(activities=activities + [ProfilerActivity.CUDA] * (device.type == "cuda"))
 
 
 def _trace(tracer: Any, folder: Path) -> list[dict[str, Any]]:
-    """The events of a trace, in the one form that is documented."""
+    """The events of a trace, in the one form that is documented; OSError where it finds no room."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         path = Path(scratch) / "trace.json"
-        tracer.export_chrome_trace(str(path))
-        events: list[dict[str, Any]] = json.loads(path.read_bytes())["traceEvents"]
+        try:
+            tracer.export_chrome_trace(str(path))
+            events: list[dict[str, Any]] = json.loads(path.read_bytes())["traceEvents"]
+        except (RuntimeError, ValueError) as error:  # a full disk cuts it
+            raise OSError(f"the trace cannot be written: {error}") from error
     return [event for event in events if event.get("ph") == "X"]
 
 

@@ -313,7 +313,7 @@ class Worker:
             raise EngineError("bad_request", "steps are being recorded, which a profile would distort")
         self._end_profile()
         if line["on"]:
-            self.profiler = _opened(line["file"], Profiler)
+            self.profiler = _opened(line["file"], partial(Profiler, device=self.loaded.system.device))
         self._attach_recorder()
         self.send("ok", to="profile")
 
