@@ -122,7 +122,7 @@ def walk_points(lattice: "Lattice", nodes: Iterable[int] = NODES, batch: int = 1
     from spt.policy import Chain, Policy, Shared, Tree
     from spt.walk import Walker
 
-    walker = Walker(lattice.requests)
+    walker = Walker([lattice])
     width = min(WIDTH, lattice.ranks)
     depths = sorted({min(positions or lattice.depths, lattice.depths) for positions in POSITIONS})
     policies: list[Policy] = [Chain()]
@@ -139,7 +139,7 @@ def walked_levels(lattice: "Lattice", nodes: int) -> list[Point]:
 
     draft = Tree(nodes, 0, min(WIDTH, lattice.ranks))
     policies = [Levels(passes, agreement, agreement, draft) for passes in PASSES for agreement in AGREEMENTS]
-    return [_point(walked, lattice.depths) for walked in Walker(lattice.requests).walk_all(policies)]
+    return [_point(walked, lattice.depths) for walked in Walker([lattice]).walk_all(policies)]
 
 
 def _point(walked: "Walked", depths: int) -> Point:

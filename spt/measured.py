@@ -216,9 +216,11 @@ def _gpu(summary: Mapping[str, Any]) -> str | None:
 def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     from spt.steps import read_steps
 
-    counts = summary["counts"]
     steps = read_steps(folder / "steps.jsonl")
-    kept = _answers_kept(folder / "answers.jsonl")
+    answers = read_jsonl((folder / "answers.jsonl").read_bytes(), str(folder / "answers.jsonl"), "answer")
+    kept = {f"{answer['request']}#{answer['turn']}": _kept(answer["ids"], answer["lines"]) for answer in answers}
+    tau = _tau(kept, f"'{folder}'")
+    decode_s = sum(answer["decode_s"] for answer in answers)
     options = summary["system"]["options"]
     drafts = options.get("draft") != "none"
     binned: dict[tuple[int, int], list[tuple[int, float]]] = {}
@@ -234,8 +236,8 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
         for (nodes, _), found in sorted(binned.items())
     )
     whole = sum(sample.steps for sample in samples)
-    if not whole:
-        raise Usage(f"'{folder}' holds no step", "ask for longer answers")
+    if whole != sum(len(answer["lines"]) - 1 for answer in answers):
+        raise Usage(f"'{folder}': its steps are not those of its answers", "measure again")
     nodes = sum(sample.setting.nodes * sample.steps for sample in samples) / whole
     context_tok = sum((sample.setting.context_tok or 0) * sample.steps for sample in samples) / whole
     setting = Setting(folder.name, nodes, context_tok, drafts=drafts)
@@ -243,21 +245,16 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     profile = folder / _PROFILE
     return Run(
         setting=setting,
-        tau=_tau(kept, f"'{folder}'"),
+        tau=tau,
         kept=kept,
         positions=int(options.get("best_first_positions", 0)),
-        step_us=1e6 * summary["times"]["decode_s"] / counts["steps"],
+        step_us=1e6 * decode_s / sum(len(answer["lines"]) - 1 for answer in answers),
         samples=samples,
         phases_us=dict(zip(STEP_PHASES, phases.tolist(), strict=True)),
         profile=read_profile(profile) if profile.exists() else None,
         folder=folder,
         tree=summary["system"]["tree"],
     )
-
-
-def _answers_kept(path: Path) -> dict[str, tuple[int, int]]:
-    answers = read_jsonl(path.read_bytes(), str(path), "answer")
-    return {f"{answer['request']}#{answer['turn']}": _kept(answer["ids"], answer["lines"]) for answer in answers}
 
 
 def _tau(kept: Kept, where: str) -> float:
