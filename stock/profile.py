@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from stock.engine import Engine, Outcome, Progress
-    from stock.tree import DraftTree, Lattice
+    from stock.engine import Engine, Progress
+    from stock.record import Seen
 
 __all__ = ["PhaseTime", "Profiler", "phase_times"]
 
@@ -105,9 +105,7 @@ class Profiler:
     def on_step(
         self,
         progress: Sequence["Progress"],
-        lattices: Sequence["Lattice"],
-        trees: Sequence["DraftTree"],
-        outcomes: Sequence["Outcome"],
+        seen: Sequence["Seen"],
         times: dict[str, float],
     ) -> None:
         """What the engine calls behind an exact pass."""
@@ -115,13 +113,23 @@ class Profiler:
         if window := self._window():
             for name, us in times.items():
                 window.times.setdefault(name.removesuffix("_us"), []).append(us)
-            window.rows.append(sum(len(tree.token) for tree in trees))
+            window.rows.append(sum(len(each.token.read()) for each in seen))
             lengths = [len(each.request.prompt) + len(each.request.emitted) - len(each.ids) - 1 for each in progress]
             window.contexts.append(sum(lengths) // len(lengths))
-            window.batches.append(len(trees))
+            window.batches.append(len(progress))
 
     def step(self, engine: "Engine") -> "list[Progress]":
-        """One step of the engine, plain or profiled as its turn is; a step that fails counts for nothing."""
+        """One step of the engine, plain or profiled as its turn is; a step that fails counts for nothing.
+
+        The engine does not run ahead, so that what a step launches is what it is about.
+        """
+        ahead, engine.runs_ahead = engine.runs_ahead, False
+        try:
+            return self._step(engine)
+        finally:
+            engine.runs_ahead = ahead
+
+    def _step(self, engine: "Engine") -> "list[Progress]":
         if self._traces["window"] == MOST_TRACES:
             return engine.step()
         if self._warm == 0 and self._steps == PLAIN_STEPS and self._tracer is None:
@@ -186,7 +194,7 @@ class Profiler:
             tracer.stop()
             self._plain, engine.times.prefix = window, None
         if not self._seen:
-            times = {"prefill": [engine.times.take()["prefill_us"]]}
+            times = {"prefill": [engine.times.take(engine.times.launched())["prefill_us"]]}
             prefill = _Window(times, [len(progress[0].request.prompt)], [0], [1])
             self._ended.append((tracer, ("prefill",), prefill, prefill))
         return progress

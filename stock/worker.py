@@ -20,11 +20,11 @@ from stock.errors import EngineError
 from stock.protocol import MAX_LINE_BYTES, name_of, parse
 
 if TYPE_CHECKING:
-    from stock.engine import Engine, OnStep, Outcome, Progress, Request
+    from stock.engine import Engine, OnStep, Progress, Request
+    from stock.lattice import LatticePass
     from stock.profile import Profiler
-    from stock.record import StepRecorder
+    from stock.record import Seen, StepRecorder
     from stock.score import Scorer
-    from stock.tree import DraftTree, Lattice
 
 MAX_MESSAGE_CHARACTERS = 500
 Opened = TypeVar("Opened")
@@ -43,6 +43,7 @@ class Worker:
         self.lines: queue.Queue[bytes | None] = queue.Queue()
         self.engine: Engine | None = None
         self.scorer: Scorer | None = None
+        self.ranker: LatticePass | None = None
         self.recorder: StepRecorder | None = None
         self.profiler: Profiler | None = None
 
@@ -177,7 +178,7 @@ class Worker:
             for request in list(self.engine.requests):
                 self.engine.close(request)
                 self._done(request, "cancelled")
-        self.engine = self.scorer = None  # let the old one go before the new one takes memory
+        self.engine = self.scorer = self.ranker = None  # let the old one go before the new one takes memory
         system = load_system(Settings.of(line))
         engine = Engine(system)
         engine.warm_up()
@@ -246,19 +247,38 @@ class Worker:
         from stock.sampling import Sampling
         from stock.score import Scorer
 
-        engine, ids, start = self.loaded, line["ids"], line["start"]
-        self._check_ids(ids)
-        if not 1 <= start < len(ids):
-            raise EngineError("bad_request", f"start is {start}, and {len(ids)} ids leave nothing to score from there")
-        if len(ids) > engine.system.context:
-            raise EngineError("too_long", f"{len(ids)} tokens, the context is {engine.system.context}")
+        ids, start = self._finished(line)
         if self.scorer is None:
-            self.scorer = Scorer(engine.system)
+            self.scorer = Scorer(self.loaded.system)
         scores = self.scorer.score(ids, start, Sampling.of(line["sampling"]))
         self.send("scores", id=line["id"], start=start, **asdict(scores))
 
+    def _finished(self, line: dict[str, Any]) -> tuple[list[int], int]:
+        """The sequence that a line is about, and the first of its tokens that is; EngineError where it cannot be."""
+        ids, start, context = line["ids"], line["start"], self.loaded.system.context
+        self._check_ids(ids)
+        if not 1 <= start < len(ids):
+            raise EngineError("bad_request", f"start is {start}, and {len(ids)} ids leave nothing from there")
+        if len(ids) > context:
+            raise EngineError("too_long", f"{len(ids)} tokens, the context is {context}")
+        return ids, start
+
     def _lattice(self, line: dict[str, Any]) -> None:
-        raise EngineError("unsupported", "this engine records no lattices")
+        from stock.lattice import LatticePass
+        from stock.lattice_file import write_lattice
+        from stock.sampling import Sampling
+
+        ids, start = self._finished(line)
+        sampling, path = Sampling.of(line["sampling"]), _writable(line["file"])
+        if self.ranker is None:
+            self.ranker = LatticePass(self.loaded.system)
+        about = {**self.ranker.origin, "request": line["id"], "sampling": line["sampling"]}
+        shape = self.ranker.depths, self.ranker.ranks
+        try:
+            written = write_lattice(path, about, ids, start, shape, self.ranker(ids, start, sampling))
+        except OSError as error:
+            raise EngineError("bad_request", f"'{line['file']}' cannot be written: {error}") from error
+        self.send("lattice", id=line["id"], file=line["file"], **written)
 
     def _record(self, line: dict[str, Any]) -> None:
         from stock.record import StepRecorder
@@ -285,15 +305,13 @@ class Worker:
     def _record_step(
         self,
         progress: "Sequence[Progress]",
-        lattices: "Sequence[Lattice]",
-        trees: "Sequence[DraftTree]",
-        outcomes: "Sequence[Outcome]",
+        seen: "Sequence[Seen]",
         times: dict[str, float],
     ) -> None:
         """Records a step; a record that cannot be written ends, and the step still counts."""
         assert self.recorder is not None  # else nobody calls
         try:
-            self.recorder(progress, lattices, trees, outcomes, times)
+            self.recorder(progress, seen, times)
         except OSError as error:
             self._end_record()
             self._attach_recorder()
@@ -364,7 +382,10 @@ def _writable(file: str) -> Path:
     if "TMPDIR" not in os.environ:
         raise EngineError("bad_request", "there is no writable folder: TMPDIR names none")
     folder = Path(os.environ["TMPDIR"]).resolve()
-    path = (folder / file).resolve()
+    try:
+        path = (folder / file).resolve()
+    except (OSError, ValueError) as error:
+        raise EngineError("bad_request", f"'{file}' names no file: {error}") from error
     if not path.is_relative_to(folder):
         raise EngineError("bad_request", f"'{file}' is not inside the writable folder '{folder}'")
     return path

@@ -35,6 +35,7 @@ def write_lattice(path, tokens, start, ids, logprobs, vocabulary=512, parts=1, h
     positions, depths, ranks = ids.shape
     assert positions == len(tokens) - start
     id_bytes = 2 if vocabulary <= 1 << 16 else 4
+    parts = min(parts, positions)
     bounds = np.linspace(0, positions, parts + 1).astype(int).tolist()
     paths = []
     for part, (first, last) in enumerate(itertools.pairwise(bounds)):
