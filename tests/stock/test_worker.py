@@ -181,7 +181,7 @@ BAD_LINES = {
     "lattice into no name": (lattice(file="a\0b"), "bad_request"),
     "lattice of no sampling": (lattice(sampling={**GREEDY, "top_p": 0}), "bad_request"),
     "profile without a file": ({"op": "profile", "on": True, "file": None}, "bad_request"),
-    "profile outside": ({"op": "profile", "on": True, "file": "../profile.jsonl"}, "bad_request"),
+    "profile outside": ({"op": "profile", "on": True, "file": "/tmp/profile.jsonl"}, "bad_request"),
     "record without a file": ({"op": "record", "on": True, "file": None}, "bad_request"),
     "record into nowhere": ({"op": "record", "on": True, "file": "nowhere/steps.jsonl"}, "bad_request"),
     "record outside": ({"op": "record", "on": True, "file": "/tmp/steps.jsonl"}, "bad_request"),
