@@ -35,6 +35,7 @@ __all__ = [
     "scratch",
     "session_tok",
     "sweep",
+    "write_requests",
 ]
 
 RULE = "paired-1"
@@ -146,7 +147,7 @@ def make_folder(plan: Plan, kind: Kind, folder: Path, wanted: Requests) -> None:
     """Makes the folder of a new campaign: trees, requests, job."""
     folder.mkdir()
     seed = secrets.randbits(32) if plan.seed is None else plan.seed
-    _write_requests(plan.deployment, wanted, seed, folder / "requests.jsonl")
+    write_requests(plan.deployment, wanted, seed, folder / "requests.jsonl")
     arms = export_arms(plan.arms, folder)
     count = len((folder / "requests.jsonl").read_bytes().splitlines())
     units = -(-count // wanted.looks) if wanted.looks else 0
@@ -162,7 +163,8 @@ def _refuse_other(plan: Plan, folder: Path, job: Mapping[str, Any], wanted: Requ
         raise Usage(f"'{wanted.file}': this campaign began with other requests", hint)
 
 
-def _write_requests(deployment: Deployment, wanted: Requests, seed: int, to: Path) -> None:
+def write_requests(deployment: Deployment, wanted: Requests, seed: int, to: Path) -> None:
+    """Writes the user's file, or what the generator draws by `seed`."""
     if wanted.file is not None:
         to.write_bytes(_read(wanted.file))
         return

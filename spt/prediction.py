@@ -9,7 +9,7 @@ from spt.cost import CostModel, Estimate, Sample, Setting, means
 from spt.errors import Usage
 from spt.formats import canonical, check
 
-__all__ = ["Checked", "check_predictions", "predict_file", "setting_at"]
+__all__ = ["GOAL", "Checked", "check_predictions", "predict_file", "setting_at"]
 
 GOAL = 0.03  # of the error, on a device
 

@@ -69,6 +69,7 @@ COMMANDS = {
     "export": ("spt.cli.export:export", "Write a system's files into a folder"),
     "generate": ("spt.cli.generate:generate", "Decode a prompt and print tokens, tau and tokens per second"),
     "walk": ("spt.cli.walk:walk", "Say what a draft policy would have accepted, without a model"),
+    "measure": ("spt.cli.measure:measure", "Record a system's steps, and the drafter's ranks at every position"),
     "time": ("spt.cli.time:time", "Judge whether a system is faster than another"),
     "force": ("spt.cli.force:force", "Judge whether a system says what stock says"),
     "ceiling": ("spt.cli.ceiling:ceiling", "Say how fast a deployment could be, and where its speed is lost"),
