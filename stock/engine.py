@@ -115,7 +115,8 @@ class Engine:
             for request in requests:
                 if request.context is None:
                     self.serving = [request]
-                    return [self._prefill(request)]
+                    with self.times.phase("prefill"):
+                        return [self._prefill(request)]
             launch = self._launch(requests)
         self.serving = launch.requests
         if self._may_run_ahead(launch.requests):

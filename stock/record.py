@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +66,7 @@ class StepTimes:
         clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.on = False
+        self.prefix: str | None = None  # of the ranges that name phases to a profiler; None for no ranges
         self._mark: Callable[[], Any] = mark or (_DeviceMark if device.type == "cuda" else _HostMark)
         self._clock_s = clock_s
         self._started_s = self._taken_s = 0.0
@@ -83,9 +84,10 @@ class StepTimes:
         if not self.on:
             yield
             return
-        begin = self._mark()
-        yield
-        self._marks.append((name, begin, self._mark()))
+        with nullcontext() if self.prefix is None else torch.profiler.record_function(self.prefix + name):
+            begin = self._mark()
+            yield
+            self._marks.append((name, begin, self._mark()))
 
     def launched(self) -> Marks:
         """The marks of the pass that was just asked for."""

@@ -14,20 +14,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import stock
 from stock.errors import EngineError
 from stock.protocol import MAX_LINE_BYTES, name_of, parse
 
 if TYPE_CHECKING:
-    from stock.engine import Engine, Progress, Request
+    from stock.engine import Engine, OnStep, Progress, Request
     from stock.lattice import LatticePass
+    from stock.profile import Profiler
     from stock.record import Seen, StepRecorder
     from stock.score import Scorer
 
 MAX_MESSAGE_CHARACTERS = 500
 IDLE_S = 0.25  # after `hello`: who only wants to read it has gone by then
+Opened = TypeVar("Opened")
 
 
 class Shutdown(Exception):
@@ -45,6 +47,7 @@ class Worker:
         self.scorer: Scorer | None = None
         self.ranker: LatticePass | None = None
         self.recorder: StepRecorder | None = None
+        self.profiler: Profiler | None = None
 
     @property
     def loaded(self) -> "Engine":
@@ -160,7 +163,7 @@ class Worker:
         return [request.id]
 
     def _step(self) -> None:
-        for progress in self.loaded.step():
+        for progress in self.loaded.step() if self.profiler is None else self._profiled_step(self.profiler):
             self._guarded(partial(self._drop, progress.request), partial(self._tell, progress))
 
     def _tell(self, progress: "Progress") -> None:
@@ -296,18 +299,22 @@ class Worker:
 
         if line["on"] and line["file"] is None:
             raise EngineError("bad_request", "record needs a file")
+        if line["on"] and self.profiler is not None:
+            raise EngineError("bad_request", "a profile is being taken, which would distort a record")
         self._end_record()
         if line["on"]:
-            try:
-                self.recorder = StepRecorder(_writable(line["file"]))
-            except OSError as error:
-                raise EngineError("bad_request", f"'{line['file']}' cannot be written: {error}") from error
+            self.recorder = _opened(line["file"], StepRecorder)
         self._attach_recorder()
         self.send("ok", to="record")
 
     def _attach_recorder(self) -> None:
-        self.loaded.on_step = self._record_step if self.recorder else None
-        self.loaded.times.on = self.recorder is not None
+        on_step: OnStep | None = None
+        if self.recorder is not None:
+            on_step = self._record_step
+        elif self.profiler is not None:
+            on_step = self.profiler.on_step
+        self.loaded.on_step = on_step
+        self.loaded.times.on = on_step is not None
 
     def _record_step(
         self,
@@ -330,7 +337,37 @@ class Worker:
             recorder.close()
 
     def _profile(self, line: dict[str, Any]) -> None:
-        raise EngineError("unsupported", "this engine has no profiler")
+        from stock.profile import Profiler
+
+        if line["on"] and line["file"] is None:
+            raise EngineError("bad_request", "profile needs a file")
+        if line["on"] and self.recorder is not None:
+            raise EngineError("bad_request", "steps are being recorded, which a profile would distort")
+        self._end_profile()
+        if line["on"]:
+            self.profiler = _opened(line["file"], partial(Profiler, device=self.loaded.system.device))
+        self._attach_recorder()
+        self.send("ok", to="profile")
+
+    def _profiled_step(self, profiler: "Profiler") -> "list[Progress]":
+        """A step; a profile that cannot be written ends, and the step still counts."""
+        progress = profiler.step(self.loaded)
+        try:
+            profiler.write()
+        except OSError as error:
+            self.profiler = None
+            profiler.abandon(self.loaded)
+            self._attach_recorder()
+            self._error(None, "record_ended", f"the profile ended: {error}")
+        return progress
+
+    def _end_profile(self) -> None:
+        profiler, self.profiler = self.profiler, None
+        if profiler is not None:
+            try:
+                profiler.close(self.loaded)
+            except OSError as error:
+                self._error(None, "record_ended", f"the profile ended: {error}")
 
     def _stats(self, line: dict[str, Any]) -> None:
         self.send("stats", counters=self.loaded.counters)
@@ -344,6 +381,14 @@ class Worker:
         for token in ids:
             if not 0 <= token < vocabulary:
                 raise EngineError("bad_request", f"id {token} is outside the vocabulary of {vocabulary}")
+
+
+def _opened(file: str, of: Callable[[Path], Opened]) -> Opened:
+    """A recorder of that name in the writable folder; EngineError `bad_request` where it cannot be written."""
+    try:
+        return of(_writable(file))
+    except (OSError, ValueError) as error:
+        raise EngineError("bad_request", f"'{file}' cannot be written: {error}") from error
 
 
 def _writable(file: str) -> Path:

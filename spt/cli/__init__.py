@@ -70,6 +70,7 @@ COMMANDS = {
     "generate": ("spt.cli.generate:generate", "Decode a prompt and print tokens, tau and tokens per second"),
     "measure": ("spt.cli.measure:measure", "Record a system's steps, and the drafter's ranks at every position"),
     "walk": ("spt.cli.walk:walk", "Say what a draft policy would have accepted, without a model"),
+    "ceiling": ("spt.cli.ceiling:ceiling", "Say how fast a deployment could be, and where its speed is lost"),
     "time": ("spt.cli.time:time", "Judge whether a system is faster than another"),
     "force": ("spt.cli.force:force", "Judge whether a system says what stock says"),
     "seal": ("spt.cli.seal:seal", "Make the secret that draws a final"),
