@@ -4,7 +4,7 @@ Nothing is promoted or declined: both comparisons are intervals of as many units
 measured before any of it was read.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from harness import statistics
 from harness.errors import HarnessError, Usage
@@ -12,7 +12,7 @@ from harness.forcing import Limits, Report, fault_of, judge
 from harness.promotion import BOUND, Measure, Outcome, ended
 from harness.samples import Line, Samples, Unit
 from harness.scored import SYSTEM_PHASES
-from harness.tau import Tally, tally
+from harness.tau import tally_of
 from harness.units import between_requests, gain_without_divergence, reading, request_times
 from harness.verdict import (
     BETWEEN_CONFIDENCE,
@@ -124,7 +124,7 @@ def _figure(units: Sequence[Unit]) -> Verdict:
         "gain_same": ratio_of(gain_without_divergence(times)),
         "diverged": sum(not each.same for each in times),
         "tokens": sum(sum(group["tokens"]) for unit in units for group in unit.groups if group["arm"] == "a"),
-        "tau": {arm: _tally(said for unit in units for said in unit.answers if said["arm"] == arm).tau for arm in "ab"},
+        "tau": {arm: tally_of(said for unit in units for said in unit.answers if said["arm"] == arm).tau for arm in "ab"},
     }
 
 
@@ -138,7 +138,7 @@ def _sorts(samples: Samples) -> Iterator[Verdict]:
                 temperature = line["sampling"]["temperature"]
                 said[sort_of(session=session, ignore_eos=line["ignore_eos"], temperature=temperature)].append(line)
     for sort, lines in said.items():
-        counts = _tally(lines)
+        counts = tally_of(lines)
         yield {
             "sort": sort,
             "answers": counts.answers,
@@ -146,10 +146,6 @@ def _sorts(samples: Samples) -> Iterator[Verdict]:
             "looped_tok": counts.looped_tokens,
             "tau": counts.tau,
         }
-
-
-def _tally(answers: Iterable[Line]) -> Tally:
-    return sum((tally(said["ids"], said["lines"]) for said in answers), Tally())
 
 
 def _forced(report: Report | None) -> Verdict:

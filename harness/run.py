@@ -20,7 +20,7 @@ from harness.launch import launch, settings_of
 from harness.machine import card
 from harness.request import Request, read_requests
 from harness.shape import constant, integer, items, number, one_of, record
-from harness.tau import Tally, tally
+from harness.tau import Tally, tally, tally_of
 from harness.text import Stream, Text, load_text_for
 from harness.wire import Generate, Ready
 
@@ -60,7 +60,7 @@ def run(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> Tally:
         left = [conversation for conversation in answers.resume(requests) if not conversation.done]
         if left:
             _answer(job, left, answers, emit, deadline_s)
-        counts = sum((tally(answer["ids"], answer["lines"]) for answer in answers.all), Tally())
+        counts = tally_of(answers.all)
         unfinished = sum(not conversation.done for conversation in left)
         emit({"event": "end", "left": unfinished, "counts": _counts(counts)})
     if unfinished:
