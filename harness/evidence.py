@@ -50,4 +50,4 @@ def _shared(text: bytes) -> bytes:
 
 
 def _tau(units: list[Unit], arm: str) -> float | None:
-    return tally_of(each for unit in units for each in unit.answers if each["arm"] == arm).tau
+    return tally_of(each for unit in units for each in unit.said(arm)).tau

@@ -25,6 +25,7 @@ from harness.verdict import (
     head_of,
     named,
     ratio_of,
+    said_tok,
 )
 
 __all__ = ["SORTS", "final_verdict", "next_unit", "sort_of"]
@@ -123,8 +124,8 @@ def _figure(units: Sequence[Unit]) -> Verdict:
         "between": None if between is None else ends_of(between.lower, between.upper),
         "gain_same": ratio_of(gain_without_divergence(times)),
         "diverged": sum(not each.same for each in times),
-        "tokens": sum(sum(group["tokens"]) for unit in units for group in unit.groups if group["arm"] == "a"),
-        "tau": {arm: tally_of(said for unit in units for said in unit.answers if said["arm"] == arm).tau for arm in "ab"},
+        "tokens": said_tok(units),
+        "tau": {arm: tally_of(said for unit in units for said in unit.said(arm)).tau for arm in "ab"},
     }
 
 
@@ -132,11 +133,10 @@ def _sorts(samples: Samples) -> Iterator[Verdict]:
     """What the system said, by sort of request; tokens inside loops stay out of tau and are counted."""
     said: dict[str, list[Line]] = {sort: [] for sort in SORTS}
     for unit in samples.of(*SYSTEM_PHASES):
-        for line in unit.answers:
-            if line["arm"] == "a":
-                session = unit.phase not in TIMED and not line["ignore_eos"]
-                temperature = line["sampling"]["temperature"]
-                said[sort_of(session=session, ignore_eos=line["ignore_eos"], temperature=temperature)].append(line)
+        for line in unit.said("a"):
+            session = unit.phase not in TIMED and not line["ignore_eos"]
+            temperature = line["sampling"]["temperature"]
+            said[sort_of(session=session, ignore_eos=line["ignore_eos"], temperature=temperature)].append(line)
     for sort, lines in said.items():
         counts = tally_of(lines)
         yield {

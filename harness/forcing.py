@@ -452,7 +452,7 @@ class Wanted:
     def met_by(self, samples: Samples) -> bool:
         """Whether the system's answers in the samples are as many."""
         found: dict[str, int] = {}
-        for said in (each for unit in samples.of(*SYSTEM_PHASES) for each in unit.answers if each["arm"] == "a"):
+        for said in (each for unit in samples.of(*SYSTEM_PHASES) for each in unit.said("a")):
             places = places_from(len(said["prompt"]), len(said["ids"]))
             count = int((self.known[places] & ~np.array(looped(said["ids"]), dtype=np.bool_)).sum())
             found[said["session"]] = found.get(said["session"], 0) + count

@@ -211,9 +211,8 @@ class Work:
             left = [
                 said
                 for unit in samples.of(*self.side.scored)
-                for said in unit.answers
-                if said["arm"] == self.side.arm
-                and (unit.phase, unit.number, self.side.arm, said["request"], head) not in samples.forced
+                for said in unit.said(self.side.arm)
+                if (unit.phase, unit.number, self.side.arm, said["request"], head) not in samples.forced
             ]
             if left:
                 self._score(head, left)
@@ -238,8 +237,8 @@ class Work:
         events = [event for event in unchecked(samples, own) if event.arm == self.side.arm]
         if not events:
             return
-        said = {line["request"]: line for unit in samples.of(*self.side.scored) for line in unit.answers
-                if line["arm"] == self.side.arm}  # fmt: skip
+        units = samples.of(*self.side.scored)
+        said = {line["request"]: line for unit in units for line in unit.said(self.side.arm)}
         stock = self._again(events, said, head="model")
         shape = self._again(events, said, head="fp32", options={"prefill_rows": OTHER_ROWS})
         self.arena.writer.add_all(

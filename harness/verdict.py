@@ -1,7 +1,7 @@
 """A verdict from samples: the same samples, the same verdict (docs/records.md, `verdict`)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ __all__ = [
     "named",
     "outcome_of",
     "ratio_of",
+    "said_tok",
     "timing_verdict",
     "verdict",
 ]
@@ -112,7 +113,7 @@ def timing_verdict(samples: Samples) -> Verdict:
         "voids": len(samples.voids) + sum(len(valid_units(samples, phase)[1]) for phase in ("screen", "confirm")),
         "mismatch": None,
         "events": None,
-        "tokens": sum(sum(group["tokens"]) for unit in units for group in unit.groups if group["arm"] == "a"),
+        "tokens": said_tok(units),
     }
 
 
@@ -235,8 +236,12 @@ def check_samples(samples: Samples) -> None:
 
 def _timed_tok(samples: Samples) -> int:
     """The tokens of arm a that were timed, if the samples begin with them."""
-    units = samples.of("confirm") if samples.timed is not None else []
-    return sum(len(said["ids"]) for unit in units for said in unit.answers if said["arm"] == "a")
+    return said_tok(samples.of("confirm")) if samples.timed is not None else 0
+
+
+def said_tok(units: Iterable[Unit]) -> int:
+    """The tokens of arm a in units."""
+    return sum(len(said["ids"]) for unit in units for said in unit.said("a"))
 
 
 def _check_timed(samples: Samples) -> None:
