@@ -17,11 +17,9 @@ from harness.units import between_requests, gain_without_divergence, reading, re
 from harness.verdict import (
     BETWEEN_CONFIDENCE,
     Verdict,
-    beside,
-    bounds_of,
-    bucket_of,
     check_samples,
     ends_of,
+    forced_of,
     head_of,
     named,
     ratio_of,
@@ -154,17 +152,4 @@ def _forced(report: Report | None) -> Verdict:
         numbers = dict.fromkeys(("mismatch", "stock_mismatch", "excess", "events"))
         lists: Verdict = {name: [] for name in ("event_tests", "buckets", "uncovered", "audit", "malformed")}
         return {**numbers, **lists, "tokens": 0, "compared_tok": 0, "sessions": 0, "looped_tok": 0}
-    decision = report.decision
-    return {
-        "mismatch": decision.mismatch,
-        "stock_mismatch": decision.stock_mismatch,
-        "excess": bounds_of(decision.excess),
-        "events": sum(test.events for test in decision.events),
-        "event_tests": [test._asdict() for test in decision.events],
-        "tokens": decision.tokens,
-        "sessions": decision.sessions,
-        "compared_tok": decision.compared_tok,
-        "buckets": [bucket_of(bucket) for bucket in decision.buckets],
-        "uncovered": decision.uncovered,
-        **beside(report),
-    }
+    return forced_of(report)
