@@ -4,7 +4,6 @@ import datetime
 import json
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from harness import shape
 from harness.answer import Answer
 from harness.client import LOAD_S, Engine
+from harness.command import Emit, deadline_after
 from harness.conversation import Conversation, spoken
 from harness.errors import Crashed, HarnessError, Hung, Usage
 from harness.job import Job, read_job
@@ -25,8 +25,6 @@ from harness.text import Stream, Text, load_text_for
 from harness.wire import Generate, Ready
 
 __all__ = ["run"]
-
-Emit = Callable[[dict[str, Any]], None]
 
 ANSWER = record(
     {
@@ -51,7 +49,7 @@ def run(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> Tally:
     Answers that are in the file already are not asked again.
     `emit` gets the events `ready`, `text`, `answer` and `end` of docs/harness.md as they happen.
     """
-    deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
+    deadline_s = deadline_after(minutes)
     job = read_job(job_file)
     requests = read_requests(job.requests)
     arm = job.arms["a"]
