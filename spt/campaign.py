@@ -11,7 +11,7 @@ import json
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,19 @@ from spt.job import run_harness
 from spt.verdicts import Ledger
 
 __all__ = [
+    "RULE",
+    "Emit",
     "Kind",
     "Plan",
     "Requests",
     "appear",
     "ask_harness",
+    "digest_of",
     "finish",
     "judged",
     "key_of",
     "make_folder",
+    "measure",
     "open_folder",
     "scratch",
     "session_tok",
@@ -44,14 +48,21 @@ __all__ = [
 RULE = "paired-1"
 DIGITS = 12  # of a key, in a folder's name
 
+Emit = Callable[[dict[str, Any]], None]
+
 
 @dataclass(frozen=True)
 class Kind:
-    """A judging command of the harness, the phase that its job names, and what is added to its folder's name."""
+    """A judging command of the harness, the phase that its job names, and where its folders lie."""
 
     command: str
     phase: str
-    suffix: str = ""
+    suffix: str = ""  # of a folder's name
+    room: str = "campaigns"
+
+    def folder(self, ledger: Ledger, key: str) -> Path:
+        """The folder of the campaign with this key."""
+        return ledger.store.state / self.room / f"{key[:DIGITS]}{self.suffix}"
 
 
 @dataclass(frozen=True)
@@ -132,9 +143,9 @@ def key_of(plan: Plan, kind: Kind, timed: Path | None = None) -> str:
 # --- folders ---
 
 
-def open_folder(plan: Plan, kind: Kind, key: str, place: Path, wanted: Requests) -> Path:
+def open_folder(plan: Plan, kind: Kind, key: str, wanted: Requests) -> Path:
     """The folder of a campaign, made now or found with work in it; its job is brought up to date."""
-    folder = place / f"{key[:DIGITS]}{kind.suffix}"
+    folder = kind.folder(plan.ledger, key)
     appear(folder, lambda part: make_folder(plan, kind, part, wanted))
     old = read_json((folder / "job.json").read_bytes(), str(folder / "job.json"))
     _refuse_other(plan, folder, old, wanted)
@@ -228,6 +239,14 @@ def _read(path: Path) -> bytes:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(_read(path)).hexdigest()
+
+
+def measure(deployment: Deployment, folder: Path, words: Sequence[str], emit: Emit) -> None:
+    """Runs a command of the harness, with its words, on the job in a folder; `emit` gets its events as they come."""
+    command = [words[0], "--job", str(folder / "job.json"), "--out", str(folder / "out"), *words[1:]]
+    with scratch() as passing, run_harness(deployment, command, passing) as events:
+        for event in events:
+            emit(event)
 
 
 # --- the end ---
