@@ -145,7 +145,7 @@ def running_policy(options: Mapping[str, Any]) -> Policy:
         chain, floor = int(get("chain_positions")), float(get("confident_floor"))
     except (TypeError, ValueError) as error:
         raise Usage(f"the options of the system that ran are no policy: {error}") from None
-    policies = {
+    policies: dict[str, Policy] = {
         "chain": Chain(chain),
         "best_first": Tree(nodes, positions, width),
         "confident": Confident(nodes, positions, width, floor),
