@@ -13,7 +13,7 @@ import numpy.typing as npt
 from harness import statistics
 from harness.errors import Usage
 from harness.samples import Line, Samples, Unit
-from harness.statistics import Counts
+from harness.statistics import Counts, Flags
 from harness.tau import looped
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "events_of",
     "malformed",
     "mean_clipped",
+    "places_from",
     "scored_answers",
     "unchecked",
 ]
@@ -56,7 +57,6 @@ class Event:
 
 
 Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,12 @@ class Scored:
 
     def places(self, axis: int) -> Counts:
         """The bucket of each token on an axis."""
-        first = (self.start, 0)[axis]
-        return np.searchsorted(EDGES, np.arange(first, first + len(self.wrong)), side="right")
+        return places_from((self.start, 0)[axis], len(self.wrong))
+
+
+def places_from(first: int, count: int) -> Counts:
+    """The buckets [count] of places from `first` on."""
+    return np.searchsorted(EDGES, np.arange(first, first + count), side="right")
 
 
 def malformed(samples: Samples) -> list[str]:

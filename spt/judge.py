@@ -16,9 +16,11 @@ from spt.campaign import Kind, Plan, Requests, finish, key_of, make_folder, open
 from spt.errors import Missing
 from spt.formats import read_json
 from spt.job import run_harness
+from spt.pack import TIMED
 from spt.served import refuse_forcing, refuse_timing
+from spt.verdicts import read_samples
 
-__all__ = ["COMMANDS", "Limits", "force_system", "make_job", "time_systems"]
+__all__ = ["COMMANDS", "Limits", "force_system", "make_job", "time_systems", "timed_samples"]
 
 TIME = Kind("time", "screen")
 FORCE = Kind("force", "force", "-force")
@@ -30,8 +32,9 @@ COMMANDS = tuple(kind.command for kind in (TIME, FORCE, CALIBRATE))
 HALF_REQUESTS, UNITS, RESERVE = 49, 33, 1.5
 # Sessions: each look at a system takes one share of two, and stock's own calibration is larger (docs/judge.md).
 LOOK_TOK, CALIBRATION_TOK = 50_000, 120_000
-LOOK_SESSIONS, LOOKS = 100, 2
+LOOK_SESSIONS, LOOKS, CALIBRATION_SESSIONS = 100, 2, 60
 SAID_SHARE = 0.4  # of a session's context that is answers
+SINGLE_TOK = 100  # said to a single request, of at most 128
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -70,20 +73,43 @@ def time_systems(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
 
 
 def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> dict[str, Any]:
-    """The forcing verdict on arm a, old or new; stock is calibrated first where it is not yet."""
+    """The forcing verdict on arm a, old or new; stock is calibrated first where it is not yet.
+
+    What was timed of arm a against arm b is forced first, where the ledger has its confirmation and the samples.
+    """
     refuse_forcing(plan.deployment, plan.arms["a"], sandbox=limits.sandbox)
-    key = key_of(plan, FORCE)
+    timed = timed_samples(plan)
+    key = key_of(plan, FORCE, timed)
     if (old := _old(plan, FORCE, "forcing", key)) is not None:
         return old
     reference = _calibrated(plan, limits, emit)
     folder = open_folder(plan, FORCE, key, _place(plan), force_requests(plan, file))
     words = ["--reference", str(reference), *limits.words()]
+    if timed is not None:
+        words += ["--timed", str(timed)]
     _measure(plan, FORCE, folder, words, _noting(plan, "forcing", key, emit))
     return _end(plan, "forcing", key, folder, reference)
 
 
-def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path) -> None:
-    """Writes the job of a harness command (time, force, calibrate) into the new folder `to`, to be run elsewhere."""
+def timed_samples(plan: Plan) -> Path | None:
+    """The kept samples of the timing of this pair on this machine, where it was confirmed."""
+    verdict = plan.ledger.held("timing", key_of(plan, TIME)).verdict
+    if verdict is None or not verdict.get("look") or verdict["stock"] != _record(plan, "stock"):
+        return None
+    kept = plan.ledger.raw(verdict["samples"])
+    return kept if kept.is_file() else None
+
+
+def _record(plan: Plan, arm: str) -> dict[str, Any]:
+    record = plan.arms[arm].record(arm)
+    return {name: record[name] for name in ("tree", "options")}
+
+
+def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path, timed: Path | None = None) -> None:
+    """Writes the job of a harness command (time, force, calibrate) into the new folder `to`, to be run elsewhere.
+
+    timed: samples whose tokens are forced first; they go along as `timed.jsonl`.
+    """
     kind = next(kind for kind in (TIME, FORCE, CALIBRATE) if kind.command == command)
     if kind is TIME:
         refuse_timing(plan.deployment)
@@ -94,7 +120,10 @@ def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path
         FORCE: lambda: force_requests(plan, file),
         CALIBRATE: lambda: calibration_requests(plan, file),
     }
+    said = None if timed is None else read_samples(timed)
     make_folder(_of_stock(plan) if kind is CALIBRATE else plan, kind, to, wanted[kind]())
+    if said is not None:
+        (to / TIMED).write_bytes(said)
 
 
 def time_requests(file: Path | None, devices: int) -> Requests:
@@ -108,8 +137,10 @@ def force_requests(plan: Plan, file: Path | None) -> Requests:
 
 
 def calibration_requests(plan: Plan, file: Path | None) -> Requests:
-    """Sessions that stock answers itself."""
-    return Requests(file, "development", _sessions(plan, CALIBRATION_TOK), sessions=True)
+    """What stock answers itself: half the tokens in sessions, half in single requests like those that are timed."""
+    said_tok = SAID_SHARE * session_tok(plan.deployment)
+    sessions = max(CALIBRATION_SESSIONS, round(CALIBRATION_TOK / 2 / said_tok))
+    return Requests(file, "development", sessions, sessions=True, singles=round(sessions * said_tok / SINGLE_TOK))
 
 
 def _of_stock(plan: Plan) -> Plan:

@@ -72,6 +72,8 @@ COMMANDS = {
     "walk": ("spt.cli.walk:walk", "Say what a draft policy would have accepted, without a model"),
     "time": ("spt.cli.time:time", "Judge whether a system is faster than another"),
     "force": ("spt.cli.force:force", "Judge whether a system says what stock says"),
+    "seal": ("spt.cli.seal:seal", "Make the secret that draws a final"),
+    "final": ("spt.cli.final:final", "Judge a system for the last time, on requests nobody has seen"),
     "verdict": ("spt.cli.verdict:verdict", "List, show and add verdicts"),
     "job": ("spt.cli.job:job", "Carry work to another machine, and samples back"),
     "entry": ("spt.cli.entry:entry", "List, show, apply, verify and make memory entries"),
