@@ -14,7 +14,6 @@ CARD = {
     **dict.fromkeys(("gpu", "driver", "triton", "cuda", "power_cap_w", "uuid", "clocks_mhz")),
     "torch": "2",
     "harness": "0.1.0",
-    "host": "here",
     "cpu": "toy",
     "cores": 2,
     "sandbox": "none",
