@@ -53,7 +53,9 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=Path, default=REQUESTS, help="JSON lines with turns, of which the first is asked")
+    parser.add_argument(
+        "--requests", type=Path, default=REQUESTS, help="JSON lines with turns, of which the first is asked"
+    )
     parser.add_argument("--target", default=SMOLLM2, help="a folder, a GGUF file, or package:NAME/FILE")
     parser.add_argument("--system", default="stock", help="SYSTEM: stock, ENTRY+ENTRY..., or a revision")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")

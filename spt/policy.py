@@ -136,19 +136,23 @@ def parse_policy(word: str) -> Policy:
 
 
 def running_policy(options: Mapping[str, Any]) -> Policy:
-    """What a system with these options drafts and selects; raises Usage for a selection that cannot be walked."""
+    """What a system with these options, which may be words, drafts and selects; Usage where that cannot be walked."""
     get = {**_DEFAULTS, **options}.__getitem__
     if get("draft") == "none":
         return Tree(0)
-    tree = Tree(get("best_first_nodes"), get("best_first_positions"), get("best_first_width"))
-    match get("select"):
-        case "chain":
-            return Chain(get("chain_positions"))
-        case "best_first":
-            return tree
-        case "confident":
-            return Confident(tree.nodes, tree.positions, tree.width, get("confident_floor"))
-    raise Usage(f"no policy is known for the selection '{get('select')}'", "name one with --policy")
+    try:
+        nodes, positions, width = (int(get(f"best_first_{name}")) for name in ("nodes", "positions", "width"))
+        chain, floor = int(get("chain_positions")), float(get("confident_floor"))
+    except (TypeError, ValueError) as error:
+        raise Usage(f"the options of the system that ran are no policy: {error}") from None
+    policies: dict[str, Policy] = {
+        "chain": Chain(chain),
+        "best_first": Tree(nodes, positions, width),
+        "confident": Confident(nodes, positions, width, floor),
+    }
+    if get("select") not in policies:
+        raise Usage(f"no policy is known for the selection '{get('select')}'", "name one with --policy")
+    return policies[get("select")]
 
 
 # As stock and the entries declare them.

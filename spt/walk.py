@@ -182,8 +182,8 @@ class Walker:
                 f"'{policy}' wants {width} ranks, and the lattice holds {self.ranks}",
                 f"ask for a width of at most {self.ranks}, or for bounds",
             )
-        nodes = min(tree.nodes, paths(width, depths, tree.nodes))
         key = (depths, min(tree.width, self.ranks), want_scores)
+        nodes = min(tree.nodes, paths(key[1], depths, tree.nodes))
         most, grown = self._grown.get(key, (-1, None))
         if grown is None or most < nodes:
             lattice = self.logprobs[:, :depths, : key[1]], self.truth[:, :depths]

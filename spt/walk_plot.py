@@ -44,8 +44,9 @@ def plot_grid(path: Path, over: Sequence["Walked"], chain: float | None, title: 
         for positions, points in curves.items():
             axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=f"{positions} positions")
         if chain is not None:
-            axes.axhline(chain, color="0.4", linestyle="--", label="chain")
+            axes.axhline(chain, color="0.4", linestyle="--", label="whole chain")
         axes.set_xscale("symlog", base=2, linthresh=1)
+        axes.set_xlim(nodes[0] * 0.9, nodes[-1] * 1.1)
         axes.set_xticks(nodes, [str(each) for each in nodes])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set(xlabel="drafted nodes a step", ylabel="tau, tokens a step", title=title)

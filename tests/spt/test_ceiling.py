@@ -234,7 +234,7 @@ def test_directions_without_numbers_say_why(h200):
     """Where there is no profile and no lattice, what they would tell has no number."""
     gains = {each.direction: each for each in h200["chain"].plan()}
 
-    assert len(gains) == 7
+    assert len(gains) == 8
     for name in ("faster-head", "more-positions", "two-level-verification"):
         assert gains[name].gain is None
         assert gains[name] not in worth(gains.values())

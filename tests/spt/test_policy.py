@@ -83,6 +83,9 @@ def test_options_name_the_policy_that_ran():
     assert running_policy(confident) == Confident(31, 0, 8, 0.02)
     assert running_policy(defaults | {"select": "confident"}) == running_policy({"select": "confident"})
     assert running_policy({"chain_positions": 8}) == Chain(8)
+    assert running_policy(tree | {"best_first_nodes": "15", "best_first_width": "4"}) == Tree(15, 0, 4)
+    with pytest.raises(Usage, match="are no policy"):
+        running_policy({"best_first_nodes": "many"})
     assert running_policy({"draft": "none", "select": "best_first"}) == Tree(0)
     with pytest.raises(Usage, match="no policy is known for the selection 'sideways'"):
         running_policy({"select": "sideways"})

@@ -228,6 +228,7 @@ def test_ranks_that_were_not_stored_are_an_error():
     assert same(small, made, lambda each, position, _: tree_at(each, position, 6, DEPTHS, 6))
     whole = replace(made, vocabulary=RANKS)
     assert walk([whole], Tree(20, 0, 64)).tau == walk([made], Tree(20, 0, 6)).tau
+    assert walk([whole], Tree(20, 1, 64)).nodes_per_step == 6
 
 
 BEYOND = [Chain(6), Tree(9, 6, 4), Confident(9, 6, 4, 0.1), Length(1, 6), Shared(9, 2, 6, 4)]
