@@ -101,7 +101,7 @@ def _against(outlook: Outlook, point: Point) -> tuple[float, float, float]:
 def _step_us(outlook: Outlook, point: Point) -> tuple[float, float]:
     """A step of the policy, and its relative uncertainty: by the cost model where it knows rows, else by floors."""
     now, own = outlook.now, outlook.own
-    if "rows" in outlook.cost.coefficients or not point.nodes:
+    if outlook.cost.knows_rows or not point.nodes:
         at = Setting(point.policy, point.nodes, outlook.context_tok, point.batch, drafts=point.nodes > 0)
         try:
             there = outlook.cost.predict(at)

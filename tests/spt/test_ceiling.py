@@ -243,6 +243,17 @@ def test_directions_without_numbers_say_why(h200):
         assert each.gain is None or each.low <= each.gain <= each.high
 
 
+def test_the_best_number_of_nodes_at_the_fitted_cost(h200):
+    """tau(N) / c(N) is largest at 63 nodes, where the device was fastest too; at floors it is largest at 127."""
+    found = h200["chain"]
+    point, step = found.fastest()
+    speeds = {name: run.speed for name, run in found.measured.runs.items()}
+
+    assert point.policy == max(speeds, key=speeds.get) == "tree:63:0:16"
+    assert 1e6 * point.tau / step.step_us == pytest.approx(speeds[point.policy], rel=0.03)
+    assert found.now.best.policy == "tree:127:0:16"
+
+
 def test_pictures_are_the_same_bytes(h200, tmp_path):
     """One SVG holds the three of them, and drawing again changes nothing."""
     for name in ("one.svg", "two.svg"):
