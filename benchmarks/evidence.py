@@ -5,8 +5,8 @@
 
 The ratio is the baseline's seconds a token over the setting's, within rounds that one run measured; its mean is
 geometric, and the interval is Student's t over the logarithms of the requests, 95 %.
-Rows are refused unless their tree is that of --system as the entries of this checkout make it on the stock of this
-checkout, and the entry is one of them; and unless the deployment is the one that they were measured on.
+Rows are refused unless their tree is one that the entries of this checkout make on the stock of this checkout, and the
+entry is one of them; and unless the deployment is the one that they were measured on.
 It is the author's figure: no verdict stands behind it, so it never becomes a speedup, and it has no units, which are
 pairs of fresh processes.
 """
@@ -25,10 +25,10 @@ from benchmarks.rows import read_lines
 from benchmarks.speed import digest
 from spt.deployment import Deployment, read
 from spt.errors import SptError
+from spt.evidence import measured_system
 from spt.formats import check
 from spt.home import Checkout
 from spt.memory import Memory
-from spt.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -41,8 +41,8 @@ def main() -> int:
         deployment = read(arguments.deployment)
         memory = Checkout(root).memory
         rows = read_lines(arguments.results)
-        refuse_others(arguments, memory, deployment, rows)
-        line, samples = evidence(arguments, memory, deployment, rows)
+        entries = measured_entries(arguments, memory, deployment, rows)
+        line, samples = evidence(arguments, memory, deployment, rows, entries)
         check(line, "evidence", "evidence")
     except SptError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -65,37 +65,32 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--setting", required=True)
     parser.add_argument("--baseline", required=True)
     parser.add_argument("--entry", required=True)
-    parser.add_argument("--system", help="the entries that the measured system held, ENTRY+ENTRY; all when left out")
+    parser.add_argument("--system", help="ENTRY+ENTRY; else the entry, those that require it and all are tried")
     parser.add_argument("--deployment", type=Path, required=True)
     parser.add_argument("--note", default="")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose entry gets the line")
     return parser.parse_args()
 
 
-def refuse_others(
+def measured_entries(
     arguments: argparse.Namespace,
     memory: Memory,
     deployment: Deployment,
     rows: Iterable[Row],
-) -> None:
-    """SptError unless the rows were measured on today's entry and on this deployment.
+) -> list[str]:
+    """The entries of the measured system; SptError unless that is today's entry's, on this deployment.
 
     An entry whose delta is not the lock's never gets this far: the checkout's memory refuses it.
     """
-    system = arguments.system or "+".join(sorted(memory.entries))
-    if arguments.entry not in memory.closure(system.split("+")):
-        raise SptError(f"system '{system}' does not hold '{arguments.entry}'")
-    tree = resolve(memory, system).tree
     key = about(rows)["key"]
-    if key["tree"] != tree:
-        hint = "export and measure it again, or name with --system what was measured"
-        raise SptError(f"the rows are of tree {key['tree'][:12]}, and '{system}' of now is {tree[:12]}", hint)
+    entries = measured_system(memory, arguments.entry, key["tree"], arguments.system, what="the rows are")
     models = deployment.models
     said = {"widen": deployment.widen, "jitter": deployment.jitter, "dtype": deployment.dtype}
     said |= {"target": digest(models.target), "drafter": None if models.drafter is None else digest(models.drafter)}
     for name, value in said.items():
         if key[name] != value:
             raise SptError(f"the rows' {name} is {key[name]!r}, and the deployment's {value!r}")
+    return entries
 
 
 def about(rows: Iterable[Row]) -> Row:
@@ -107,7 +102,7 @@ def about(rows: Iterable[Row]) -> Row:
 
 
 def evidence(
-    arguments: argparse.Namespace, memory: Memory, deployment: Deployment, rows: list[Row]
+    arguments: argparse.Namespace, memory: Memory, deployment: Deployment, rows: list[Row], entries: list[str]
 ) -> tuple[dict[str, Any], bytes]:
     """One line of docs/records.md's evidence, and its samples."""
     answers = [row for row in rows if row["kind"] == "answer"]
@@ -129,6 +124,7 @@ def evidence(
         "stock_tree": memory.stock,
         "delta_id": entry.delta.id,
         "system_tree": key["tree"],
+        "entries": entries,
         "options": after[0]["options"],
         "baseline": {"tree": key["tree"], "options": before[0]["options"]},
         "card": said["card"],

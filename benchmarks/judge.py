@@ -9,14 +9,16 @@ Each figure is printed with its limit; the exit code is 1 when one is missed.
 """
 
 import argparse
+import itertools
 import json
 import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
@@ -133,15 +135,19 @@ def table(figures: Sequence[Figure]) -> Table:
 
 def measure(size: float = 1.0, seed: int = 0) -> Iterator[Figure]:
     """All figures, each section from a seed of its own."""
-    streams = [np.random.default_rng([seed, section]) for section in range(6)]
+    streams = [np.random.default_rng([seed, section]) for section in range(8)]
     for noise in NOISES:
         yield from campaigns(noise, round(20 * size) or 1, streams[0])
     yield from edges(round(4000 * size), streams[1])
+    yield from shapes(round(2000 * size), streams[6])
     yield from power(round(20_000 * size), streams[2])
     for rate in RATES:
         yield from looks(rate, round(3000 * size), streams[3])
     for rate in RATES:
         yield from final(rate, round(1000 * size), streams[4])
+    yield from final_events(round(1000 * size) or 1, streams[7])
+    for rate in RATES:
+        yield from mixes(rate, round(500 * size), streams[5])
     yield from events()
 
 
@@ -183,8 +189,13 @@ def mixture(random: np.random.Generator) -> list[float]:
 
 
 def campaign(calibrate: Sequence[float], gain: float, noise: float, random: np.random.Generator) -> Outcome:
-    """One patch through the rule; units are drawn as far as the rule asks for them."""
-    drawn = iter(random.normal(gain, noise, promotion.SCREEN_UNITS + promotion.LOOKS[-1]).tolist())
+    """One patch through the rule, with normal units."""
+    return follow(calibrate, random.normal(gain, noise, promotion.SCREEN_UNITS + promotion.LOOKS[-1]))
+
+
+def follow(calibrate: Sequence[float], units: npt.NDArray[np.float64]) -> Outcome:
+    """The outcome for a patch whose units have these values, in this order; the rule takes as many as it asks for."""
+    drawn = iter(units.tolist())
     measured: dict[str, list[Reading]] = {"screen": [], "confirm": []}
     step = promotion.decide(calibrate, [], [], refuse_noise=False)
     while not isinstance(step, Outcome):
@@ -219,6 +230,56 @@ def edges(count: int, random: np.random.Generator) -> Iterator[Figure]:
         yield Figure(
             section, f"smallest gain promoted 9 times in 10, noise {noise:.2%}", smallest(noise, count, random)
         )
+
+
+def tailed(random: np.random.Generator, noise: float, count: int) -> npt.NDArray[np.float64]:
+    """Units with the SD `noise` and the tails of Student's t with 3 degrees of freedom."""
+    return random.standard_t(3, count) * noise / math.sqrt(3)
+
+
+def drifting(random: np.random.Generator, noise: float, count: int) -> npt.NDArray[np.float64]:
+    """Units of a machine whose pace goes up or down by 5 % in all, and wanders besides; SD near `noise`.
+
+    A unit is the mean of three quartets A B B A: a steady drift leaves it, and of steps of a SD w between groups the
+    part 2 w^2 / 4 a quartet stays, which is made half of the variance.
+    """
+    groups = (count, 3, 4)
+    step = noise * math.sqrt(3)  # (w^2 / 2) / 3 is half of noise^2
+    pace = random.choice([-1, 1]) * np.linspace(0, 0.05, math.prod(groups)) + np.cumsum(
+        random.normal(0, step, math.prod(groups))
+    )
+    seconds = pace.reshape(groups) + random.normal(0, noise * math.sqrt(1.5), groups)
+    a1, b1, b2, a2 = np.moveaxis(seconds, 2, 0)
+    return np.asarray(((b1 - a1) + (b2 - a2)).mean(axis=1) / 2)
+
+
+def related(random: np.random.Generator, noise: float, count: int) -> npt.NDArray[np.float64]:
+    """Units each of which takes half of its error from the one before."""
+    values = random.normal(0, noise, count)
+    for at in range(1, count):
+        values[at] = 0.5 * values[at - 1] + math.sqrt(0.75) * values[at]
+    return values
+
+
+def shapes(count: int, random: np.random.Generator) -> Iterator[Figure]:
+    """Noise from 8 A/A units where units are not independent and normal; patches of no gain, and at the threshold.
+
+    What is told of related units has no limit: nothing that sees single units holds there, so each one has processes
+    of its own.
+    """
+    section = f"noise from {promotion.CALIBRATE_UNITS} units that are not normal"
+    units = promotion.CALIBRATE_UNITS + promotion.SCREEN_UNITS + promotion.LOOKS[-1]
+    kinds = {"tails of t with 3 degrees": tailed, "a drifting machine": drifting, "each half the one before": related}
+    for (name, draw), noise in itertools.product(kinds.items(), NOISES):
+        nothing = edge = 0
+        for _ in range(count):
+            calibrate, rest = np.split(draw(random, noise, units), [promotion.CALIBRATE_UNITS])
+            threshold = promotion.threshold_of(promotion.noise_of(calibrate.tolist()), False)
+            nothing += follow(calibrate.tolist(), rest).answer == "promote"
+            edge += follow(calibrate.tolist(), rest + threshold).answer == "promote"
+        yield Figure(section, f"nothing promoted, {name}, noise {noise:.1%}", nothing / count, 0.01)
+        limit = None if draw is related else 0.01
+        yield Figure(section, f"the threshold promoted, {name}, noise {noise:.1%}", edge / count, limit)
 
 
 def smallest(noise: float, count: int, random: np.random.Generator) -> float:
@@ -290,12 +351,10 @@ def drawn(random: np.random.Generator, name: str, tokens: Cells, rates: Sequence
     from scipy.special import betaincinv
 
     spread, luck = 1 / CORRELATION - 1, random.uniform(size=sessions)
-    wrong, counts = (np.zeros((sessions, 2, 4), dtype=np.int64) for _ in range(2))
-    for ((position, output), count), rate in zip(tokens.items(), rates, strict=True):
-        hits = random.binomial(count, betaincinv(rate * spread, (1 - rate) * spread, luck))
-        for axis, bucket in ((0, position), (1, output)):
-            wrong[:, axis, bucket] += hits
-            counts[:, axis, bucket] += count
+    wrong, counts = (np.zeros((sessions, 4, 4), dtype=np.int64) for _ in range(2))
+    for (cell, count), rate in zip(tokens.items(), rates, strict=True):
+        wrong[:, *cell] += random.binomial(count, betaincinv(rate * spread, (1 - rate) * spread, luck))
+        counts[:, *cell] += count
     return Run(tuple(f"{name}{index}" for index in range(sessions)), wrong, counts)
 
 
@@ -350,8 +409,8 @@ def final(rate: float, count: int, random: np.random.Generator) -> Iterator[Figu
         for excess, limit in ((0.02, 0.99), (0.01, 0.9)):
             rates = [rate + (excess if output == 2 else 0) for _, output in FINAL]
             rejected = sum(
-                forcing.decide(
-                    [drawn(random, "a", FINAL, rates, FINAL_ANSWERS)],
+                forcing.decide_final(
+                    [drawn(random, half, FINAL, rates, FINAL_ANSWERS // 2) for half in "ab"],
                     drawn(random, "s", FINAL, [rate] * len(FINAL), calibration),
                 ).answer
                 == "reject"
@@ -360,14 +419,92 @@ def final(rate: float, count: int, random: np.random.Generator) -> Iterator[Figu
             name = f"+{excess * 100:.0f} points after token 2,048 rejected{words}"
             yield Figure(section, name, rejected / count, limit if limited else None, above=True)
     answers = Counter(
-        forcing.decide(
-            [drawn(random, "a", FINAL, [rate] * len(FINAL), FINAL_ANSWERS)],
+        forcing.decide_final(
+            [drawn(random, half, FINAL, [rate] * len(FINAL), FINAL_ANSWERS // 2) for half in "ab"],
             drawn(random, "s", FINAL, [rate] * len(FINAL), FINAL_ANSWERS),
         ).answer
         for _ in range(count)
     )
     yield Figure(section, "honest rejected", answers["reject"] / count, 0.01)
-    yield Figure(section, "honest accepted at once", answers["accept"] / count)
+    yield Figure(section, "honest accepted", answers["accept"] / count)
+
+
+def final_events(count: int, random: np.random.Generator) -> Iterator[Figure]:
+    """The event rule in every bucket of a final; nothing else mismatches."""
+    section = "the final's events, 100 answers of 4,096 tokens"
+    none = [1e-6] * len(FINAL)  # as good as nothing: the rate is not what is asked here
+
+    def with_events(name: str, answers: int, rates: Sequence[float]) -> Run:
+        run = drawn(random, name, FINAL, none, answers)
+        tokens = run.tokens.sum(axis=0)
+        found = np.zeros_like(tokens)
+        for (cell, size), rate in zip(FINAL.items(), rates, strict=True):
+            found[cell] = random.poisson(rate * size * answers)
+        places = [np.stack([counts.sum(axis=1), counts.sum(axis=0)]) for counts in (found, tokens)]
+        return replace(run, events=int(found.sum()), placed_events=places[0], placed_tok=places[1])
+
+    def rejected(own: float, rates: Sequence[float]) -> float:
+        stock = [own] * len(FINAL)
+        return (
+            sum(
+                forcing.decide_final(
+                    [with_events(half, FINAL_ANSWERS // 2, rates) for half in "ab"],
+                    with_events("s", FINAL_ANSWERS, stock),
+                ).answer
+                == "reject"
+                for _ in range(count)
+            )
+            / count
+        )
+
+    for own in (4e-6, 1e-5, 1e-4, 1e-3):
+        yield Figure(section, f"honest rejected, {own:g} events a token", rejected(own, [own] * len(FINAL)), 0.01)
+    late = [1e-5 + (1e-3 if output == 2 else 0) for _, output in FINAL]
+    yield Figure(section, "1e-3 events a token after token 2,048 rejected", rejected(1e-5, late), 0.99, above=True)
+
+
+# Single requests, of short and of long prompts, as they are timed; sessions that fill 5,120 tokens.
+SHORT: Cells = {(0, 0): 100}
+LONG: Cells = {(1, 0): 100}
+SESSION: Cells = {(0, 0): 200, (1, 0): 600, (2, 0): 800, (3, 0): 400}
+LATER = (1.0, 1.5, 2.0, 3.0)  # stock's rate by bucket of positions, as a multiple of the first one's
+
+
+def mixed(
+    random: np.random.Generator, name: str, rate: float, excess: float, short: int, long: int, sessions: int
+) -> Run:
+    """So many of each kind, with rates that grow with the position, and `excess` everywhere."""
+    made = None
+    for kind, (cells, count) in enumerate(((SHORT, short), (LONG, long), (SESSION, sessions))):
+        if count:
+            rates = [rate * LATER[position] + excess for position, _ in cells]
+            part = drawn(random, f"{name}{kind}-", cells, rates, count)
+            made = part if made is None else made + part
+    assert made is not None
+    return made
+
+
+def mixes(rate: float, count: int, random: np.random.Generator) -> Iterator[Figure]:
+    """One look at systems whose tokens lie elsewhere than the calibration's, which are half sessions, half singles."""
+    section = f"forcing in other mixes of positions, stock at {rate:.2%} where a context begins"
+    kinds = {"timed singles": (600, 200, 0), "sessions": (0, 0, 60)}  # 80,000 and 120,000 tokens
+    answers: Counter[tuple[str, float, bool, str]] = Counter()
+    for _ in range(count):
+        stock = mixed(random, "s", rate, 0.0, 800, 400, 60)
+        for words, counts in kinds.items():
+            for excess in (0.0, 0.005, 0.01):
+                system = mixed(random, "a", rate, excess, *counts)
+                for standard in (True, False):
+                    answers[words, excess, standard, forcing.decide([system], stock, standard=standard).answer] += 1
+    for words in kinds:
+        share = {key[1:]: number / count for key, number in answers.items() if key[0] == words}
+        yield Figure(section, f"{words}: honest accepted at once", share.get((0.0, True, "accept"), 0.0))
+        yield Figure(section, f"{words}: honest rejected", share.get((0.0, True, "reject"), 0.0), 0.01)
+        yield Figure(section, f"{words}: +0.5 points accepted", share.get((0.005, True, "accept"), 0.0), 0.05)
+        yield Figure(section, f"{words}: +1 point rejected at once", share.get((0.01, True, "reject"), 0.0))
+        yield Figure(section, f"{words}: +1 point accepted", share.get((0.01, True, "accept"), 0.0), 0.001)
+        yield Figure(section, f"{words}, pooled: honest accepted at once", share.get((0.0, False, "accept"), 0.0))
+        yield Figure(section, f"{words}, pooled: +0.5 points accepted", share.get((0.005, False, "accept"), 0.0))
 
 
 def events() -> Iterator[Figure]:

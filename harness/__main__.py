@@ -69,14 +69,13 @@ def _prepare(chosen: argparse.Namespace) -> None:
 def _time(chosen: argparse.Namespace) -> int:
     from harness.campaign import time_arms
 
-    devices = chosen.devices.split(",") if chosen.devices else ()
     found = time_arms(
         chosen.job,
         chosen.out,
         chosen.max_minutes,
         _events(chosen),
         sandbox=not chosen.no_sandbox,
-        devices=devices,
+        devices=_devices(chosen),
     )
     return _answered(chosen, found, "promote")
 
@@ -96,16 +95,48 @@ def _force(chosen: argparse.Namespace) -> int:
         chosen.reference,
         chosen.max_minutes,
         _events(chosen),
+        timed=chosen.timed,
         sandbox=not chosen.no_sandbox,
     )
     return _answered(chosen, found, "accept")
+
+
+def _rehearse(chosen: argparse.Namespace) -> None:
+    from harness.final import rehearse
+
+    rehearse(chosen.job, chosen.out, _emit, sandbox=not chosen.no_sandbox, devices=_devices(chosen))
+
+
+def _draw(chosen: argparse.Namespace) -> None:
+    from harness.final import draw
+
+    now = datetime.datetime.now(datetime.UTC)
+    draw(chosen.job, chosen.seal, chosen.job_key, chosen.families, chosen.devices, now)
+
+
+def _final(chosen: argparse.Namespace) -> int:
+    from harness.final import final
+
+    found = final(
+        chosen.job,
+        chosen.out,
+        chosen.max_minutes,
+        _events(chosen),
+        sandbox=not chosen.no_sandbox,
+        devices=_devices(chosen),
+    )
+    return _answered(chosen, found, "accept")
+
+
+def _devices(chosen: argparse.Namespace) -> Sequence[str]:
+    return chosen.devices.split(",") if chosen.devices else ()
 
 
 def _verdict(chosen: argparse.Namespace) -> None:
     from harness.verdict import verdict
 
     found = verdict(chosen.what, chosen.samples, chosen.reference)
-    if chosen.text is not None and chosen.what == "forcing":
+    if chosen.text is not None and chosen.what != "timing":
         from harness.audit import in_words
         from harness.samples import read
 
@@ -113,24 +144,30 @@ def _verdict(chosen: argparse.Namespace) -> None:
     _emit(found)
 
 
+def _evidence(chosen: argparse.Namespace) -> None:
+    from harness.evidence import evidence
+
+    _emit(evidence(chosen.samples, chosen.out))
+
+
 def _key(chosen: argparse.Namespace) -> None:
     from harness.identity import identity
 
-    _emit(identity(chosen.job, datetime.datetime.now(datetime.UTC)))
+    _emit(identity(chosen.job, datetime.datetime.now(datetime.UTC), chosen.timed))
 
 
 def _requests(chosen: argparse.Namespace) -> None:
     from harness.requests import Wanted, write_requests
 
     wanted = Wanted(**{name: getattr(chosen, name) for name in Wanted.__dataclass_fields__})
-    write_requests(wanted, chosen.out, chosen.seal, chosen.job_key, datetime.datetime.now(datetime.UTC))
+    write_requests([wanted], chosen.out, chosen.seal, chosen.job_key, datetime.datetime.now(datetime.UTC))
 
 
 def _seal(chosen: argparse.Namespace) -> None:
     from harness.requests import check_seal, make_seal
 
     if chosen.check is None:
-        _say(f"commitment {make_seal(chosen.seal, chosen.seed)}")
+        _emit({"v": 1, "kind": "commitment", "commitment": make_seal(chosen.seal, chosen.seed)})
     else:
         check_seal(chosen.seal, chosen.check)
 
@@ -209,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     option = command("time", _time, "compare arm 'a' with arm 'b' in paired runs")
     _measuring_words(option, "samples.jsonl")
     _sandbox_word(option)
-    option("--devices", metavar="D[,D]", help="the device, or two that are exchanged within a unit")
+    _devices_word(option)
 
     option = command("calibrate", _calibrate, "let stock answer and score itself: what forcing is held against")
     _measuring_words(option, "samples.jsonl")
@@ -219,10 +256,29 @@ def _parser() -> argparse.ArgumentParser:
     _measuring_words(option, "samples.jsonl")
     _sandbox_word(option)
     option("--reference", type=Path, required=True, metavar="SAMPLES", help="what `calibrate` measured")
+    _timed_word(option)
+
+    option = command("rehearse", _rehearse, "load every arm of a final, before its seal is spent")
+    option("--job", type=Path, required=True, metavar="JOB.json")
+    option("--out", type=Path, required=True, metavar="DIR", help="where what they prepare will lie")
+    _sandbox_word(option)
+    _devices_word(option)
+
+    option = command("draw", _draw, "spend the seal of a final on the requests of its job")
+    option("--job", type=Path, required=True, metavar="JOB.json")
+    option("--seal", type=Path, required=True, metavar="FILE", help="the secret")
+    option("--job-key", required=True, metavar="KEY", help="the one job that may draw by it")
+    option("--families", nargs="+", default=[], metavar="F", help="all where left out; the sealed ones always")
+    option("--devices", type=int, choices=(1, 2), default=1, help="on how many it will be measured")
+
+    option = command("final", _final, "measure a final whose requests are drawn")
+    _measuring_words(option, "samples.jsonl")
+    _sandbox_word(option)
+    _devices_word(option)
 
     option = command("verdict", _verdict, "what samples say, as one line of JSON")
     option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")
-    option("--what", choices=("timing", "forcing"), default="timing")
+    option("--what", choices=("timing", "forcing", "final"), default="timing")
     option("--reference", type=Path, metavar="SAMPLES", help="the file that holds stock's calibration")
     option(
         "--text",
@@ -231,8 +287,13 @@ def _parser() -> argparse.ArgumentParser:
         help="tell the events of forcing in this target's words, where it has a tokenizer",
     )
 
+    option = command("evidence", _evidence, "what an entry keeps of a timing's samples, as one line of JSON")
+    option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")
+    option("--out", type=Path, required=True, metavar="FILE.gz", help="where the samples go, which machine left out")
+
     option = command("key", _key, "what a verdict on a job would be of, on this machine")
     option("--job", type=Path, required=True, metavar="JOB.json")
+    _timed_word(option)
 
     option = command("requests", _requests, "generate requests that nobody has seen")
     option("--set", required=True, metavar="NAME", help="warmup, development, confirmation, force or final")
@@ -264,6 +325,14 @@ def _measuring_words(option: Option, file: str) -> None:
     option("--out", type=Path, required=True, metavar="DIR", help=f"where {file} lies or will lie")
     option("--max-minutes", type=_minutes, metavar="M", help="stop after so long, and go on another time")
     option("--stream", action="store_true", help="JSON lines on standard output as things happen")
+
+
+def _devices_word(option: Option) -> None:
+    option("--devices", metavar="D[,D]", help="the device, or two that are exchanged within a unit")
+
+
+def _timed_word(option: Option) -> None:
+    option("--timed", type=Path, metavar="SAMPLES", help="what `time` measured: the tokens that are forced first")
 
 
 def _sandbox_word(option: Option) -> None:

@@ -22,22 +22,19 @@ from harness.sandbox import Enclosure, find_bubblewrap
 from harness.text import Text, load_text_for
 from harness.wire import Ready
 
-__all__ = ["Arena", "open_arena"]
+__all__ = ["Arena", "Grounds", "check_arms", "open_arena", "open_grounds"]
 
 
 @dataclass
-class Arena:
-    """A job on its devices, with the one writer of its samples; the card of this process is written already."""
+class Grounds:
+    """A job on its devices, each of them ours alone, in the sandbox."""
 
     job: Job
-    requests: list[Request]
-    text: Text | None  # None where all requests are ids and the target has no tokenizer
-    writer: Writer
     devices: list[Device]
     enclosures: list[Enclosure]  # one a device
     start: Start
     out: Path
-    _stores: dict[str, Store] = field(default_factory=dict)
+    _stores: dict[str, Store] = field(default_factory=dict, init=False)
 
     def store(self, name: str) -> Store:
         """What arm `name` prepared, now or before; requests of this run do not reach it."""
@@ -60,15 +57,27 @@ class Arena:
             yield engine, engine.load(enclosure.settings(settings))
         store.check()
 
+    def ready(self, name: str) -> Ready:
+        """What arm `name` tells of the model once it is loaded."""
+        with self.engine(name) as (_, ready):
+            return ready
+
+
+@dataclass
+class Arena(Grounds):
+    """What is measured there: the requests, and the one writer of samples, with this process's card written already."""
+
+    requests: list[Request]
+    text: Text | None  # None where all requests are ids and the target has no tokenizer
+    writer: Writer
+
     def asked(self, phase: str | None = None) -> set[str]:
-        """The sessions that were ever asked (in `phase`), in units that count or not."""
+        """The requests of the job that were ever asked (in `phase`), in units that count or not."""
         found = set()
         for text in self.writer.path.read_bytes().split(b"\n")[:-1]:
             line = shape.loads(text)
             if line["type"] == "answer" and phase in (None, line["phase"]):
                 found.add(line["session"])
-            elif line["type"] == "group" and phase in (None, line["phase"]):
-                found.update(line["requests"])
         return found
 
 
@@ -79,25 +88,39 @@ def _options(changed: dict[str, object]) -> dict[str, str | float | bool]:
 
 
 @contextmanager
-def open_arena(
-    job_file: Path, out: Path, arms: Sequence[str], *, sandbox: bool, devices: Sequence[str] = (), start: Start
-) -> Iterator[Arena]:
-    """The arena of a job that names these arms; a folder with samples of another campaign is refused."""
-    job = read_job(job_file)
-    if missing := [arm for arm in arms if arm not in job.arms]:
-        raise Usage(f"the job names no arm '{missing[0]}'", f"it needs {', '.join(arms)}")
-    requests = read_requests(job.requests)
-    text = load_text_for(Path(job.deployment.target.path), requests)
+def open_grounds(job: Job, out: Path, *, sandbox: bool, devices: Sequence[str] = (), start: Start) -> Iterator[Grounds]:
+    """The job's devices (its deployment's own when left out), locked, and a sandbox that was seen to hold."""
     with ExitStack() as stack:
-        writer = stack.enter_context(Writer(out / "samples.jsonl"))
         places = [stack.enter_context(open_device(name)) for name in devices or (job.deployment.device,)]
         for device in places:
             stack.enter_context(locked(device.uuid))
         enclosures = [_enclosure(job, device, sandbox) for device in places]
         if sandbox:
             check_sandbox(enclosures[0])
-        _begin(writer, job, enclosures[0].word)
-        yield Arena(job, requests, text, writer, places, enclosures, start, out.absolute())
+        yield Grounds(job, places, enclosures, start, out.absolute())
+
+
+@contextmanager
+def open_arena(
+    job_file: Path, out: Path, arms: Sequence[str], *, sandbox: bool, devices: Sequence[str] = (), start: Start
+) -> Iterator[Arena]:
+    """The arena of a job that names these arms; a folder with samples of another campaign is refused."""
+    job = read_job(job_file)
+    check_arms(job, arms)
+    requests = read_requests(job.requests)
+    text = load_text_for(Path(job.deployment.target.path), requests)
+    with (
+        Writer(out / "samples.jsonl") as writer,
+        open_grounds(job, out, sandbox=sandbox, devices=devices, start=start) as grounds,
+    ):
+        _begin(writer, job, grounds.enclosures[0].word)
+        yield Arena(job, grounds.devices, grounds.enclosures, start, grounds.out, requests, text, writer)
+
+
+def check_arms(job: Job, arms: Sequence[str]) -> None:
+    """Refuses a job that does not name all these arms."""
+    if missing := [arm for arm in arms if arm not in job.arms]:
+        raise Usage(f"the job names no arm '{missing[0]}'", f"it needs {', '.join(arms)}")
 
 
 def _enclosure(job: Job, device: Device, sandbox: bool) -> Enclosure:

@@ -7,7 +7,7 @@ fresh requests.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from harness import statistics
 from harness.arena import Arena, open_arena
 from harness.client import Engine, Start
+from harness.command import Emit, deadline_after, is_past
 from harness.device import Device
 from harness.errors import HarnessError, Unsupported, Usage
 from harness.job import Job, read_job
@@ -26,9 +27,7 @@ from harness.supply import Supply
 from harness.units import reading
 from harness.verdict import timing_verdict
 
-__all__ = ["time_arms"]
-
-Emit = Callable[[dict[str, Any]], None]
+__all__ = ["Course", "check_timed", "time_arms"]
 
 
 def time_arms(
@@ -43,18 +42,27 @@ def time_arms(
 ) -> dict[str, Any]:
     """Measures until the rule has its answer, and returns the verdict.
 
-    `devices` are one or two; the deployment's own when left out.  `emit` gets the events `card`, `unit`, `void` and
+    `devices` are one or two; the deployment's own when left out.  `emit` gets the events `unit`, `void` and
     `verdict` of docs/judge.md.  Raises `HarnessError` when the time is up.
     """
-    _check(read_job(job_file))
+    check_timed(read_job(job_file))
     with open_arena(job_file, out, ("a", "b", "stock"), sandbox=sandbox, devices=devices, start=start) as arena:
         for name in "ab":
             arena.store(name)
         supply = Supply(arena.requests, arena.asked(), arena.text)
-        return _Campaign(arena, supply, emit).run(minutes)
+        deadline_s = deadline_after(minutes)
+        samples = Course(arena, supply, emit, next_step, _SIDES, _OF).run(deadline_s)
+        verdict = timing_verdict(samples)
+        emit({"event": "verdict", "verdict": verdict})
+        return verdict
 
 
-def _check(job: Job) -> None:
+_SIDES = {"calibrate": ("b", "b"), "screen": ("a", "b"), "confirm": ("a", "b")}
+_OF = {"calibrate": CALIBRATE_UNITS, "screen": SCREEN_UNITS, "confirm": LOOKS[-1]}
+
+
+def check_timed(job: Job) -> None:
+    """Refuses a job that this judge cannot time."""
     if job.rule != RULE:
         raise Usage(f"the job's rule is '{job.rule}'", f"this judge has '{RULE}'")
     refuse_served_timing(job)
@@ -63,17 +71,25 @@ def _check(job: Job) -> None:
 
 
 @dataclass
-class _Campaign:
+class Course:
+    """Unit after unit, until `next_` asks for none.
+
+    sides: for each phase the job's arms that play `a` and `b`.  of: units that a phase has at most.
+    """
+
     arena: Arena
     supply: Supply
     emit: Emit
+    next_: Callable[[Samples], Measure | object]
+    sides: Mapping[str, tuple[str, str]]
+    of: Mapping[str, int]
 
-    def run(self, minutes: float | None) -> dict[str, Any]:
-        deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
+    def run(self, deadline_s: float | None) -> Samples:
+        """What was measured in the end; raises `HarnessError` when the time is up."""
         longest_s = 0.0
         samples = self.arena.writer.read()
-        while isinstance(step := next_step(samples), Measure):
-            if deadline_s is not None and time.monotonic() + longest_s > deadline_s:
+        while isinstance(step := self.next_(samples), Measure):
+            if is_past(deadline_s, longest_s):
                 raise HarnessError(
                     f"the time is up before unit {step.unit} of '{step.phase}'", "the same command goes on from here"
                 )
@@ -81,16 +97,13 @@ class _Campaign:
             counts = self._measure(step, deadline_s)
             samples = self.arena.writer.read()
             if counts:
-                self.emit({"event": "unit", **asdict(step), **_progress(samples, step)})
+                self.emit({"event": "unit", **asdict(step), **_progress(samples, step, self.of[step.phase])})
             longest_s = max(longest_s, time.monotonic() - begun_s)
-        verdict = timing_verdict(samples)
-        self.emit({"event": "verdict", "verdict": verdict})
-        return verdict
+        return samples
 
     def _measure(self, step: Measure, deadline_s: float | None) -> bool:
         """Whether the unit that was measured counts."""
-        names = ("b", "b") if step.phase == "calibrate" else ("a", "b")
-        arena = self.arena
+        arena, names = self.arena, self.sides[step.phase]
         pair = Pair(arena.job.deployment, arena.writer, self.supply, step, arena.job.seed, arena.start, deadline_s)
         try:
             pair.run([self._half(names, turn) for turn in range(len(arena.devices))])
@@ -110,7 +123,7 @@ class _Campaign:
         return contestants, devices
 
 
-def _progress(samples: Samples, step: Measure) -> dict[str, Any]:
+def _progress(samples: Samples, step: Measure, of: int) -> dict[str, Any]:
     """The unit's value, all values of its phase (ln-ratios), and what they come to so far, as people read it.
 
     `look` says which look at the phase this unit completes, 0 for none; a unit that the chart voids has no `gain`.
@@ -123,7 +136,7 @@ def _progress(samples: Samples, step: Measure) -> dict[str, Any]:
         "value": values[-1],
         "values": values,
         "units": len(used),
-        "of": {"calibrate": CALIBRATE_UNITS, "screen": SCREEN_UNITS}.get(step.phase, LOOKS[-1]),
+        "of": of,
         "gain": math.expm1(math.fsum(used) / len(used)) if used else None,
         "interval": None if bounds is None else [math.expm1(float(bound)) for bound in bounds],
         "look": looks.index(len(used)) + 1 if len(used) in looks else 0,

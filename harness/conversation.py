@@ -10,7 +10,14 @@ from harness.request import Request, request_seed
 from harness.text import Text
 from harness.wire import Generate, Ready, Sampling
 
-__all__ = ["Conversation", "converse", "question", "spoken", "stop_ids_of"]
+__all__ = ["ANSWER_TOK", "Conversation", "converse", "question", "spoken", "stop_ids_of", "wire_id"]
+
+ANSWER_TOK = 128  # the longest answer that is timed, and that is forced where a request says nothing else
+
+
+def wire_id(request: Request, turn: int) -> str:
+    """What a question is called on the wire: the same form whatever it is asked for."""
+    return f"{request.id}#{turn}"
 
 
 def stop_ids_of(ready: Ready, text: Text | None) -> list[int]:
@@ -78,7 +85,7 @@ class Conversation:
                 f" exceed the context of {context}",
                 "ask for fewer tokens, or raise 'context' in the deployment",
             )
-        return question(request, f"{request.id}#{len(self.said)}", prompt, wanted, sampling, stop_ids_of(ready, text))
+        return question(request, wire_id(request, len(self.said)), prompt, wanted, sampling, stop_ids_of(ready, text))
 
     def hear(self, asked: Generate, answer: Answer, text: Text | None) -> None:
         """Takes the answer into the context."""

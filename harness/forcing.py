@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from harness import statistics
 from harness.errors import Usage
-from harness.samples import Samples, Void
+from harness.samples import Samples
 from harness.scored import (
     AXES,
     BUCKET_TOK,
@@ -25,15 +25,33 @@ from harness.scored import (
     events_of,
     malformed,
     mean_clipped,
+    places_from,
     scored_answers,
 )
-from harness.statistics import Bounds, Counts
+from harness.statistics import Bounds, Counts, Flags
+from harness.tau import looped
 
-__all__ = ["Bucket", "Decision", "EventTest", "Limits", "Report", "Run", "decide", "judge", "wanted_tok"]
+__all__ = [
+    "Bucket",
+    "Decision",
+    "EventTest",
+    "Limits",
+    "Report",
+    "Run",
+    "Wanted",
+    "decide",
+    "decide_final",
+    "fault_of",
+    "first_look",
+    "judge",
+    "run_of",
+    "wanted_tok",
+]
 
 LIMIT = 0.005  # the excess over stock's mismatch rate that is too much
 LOOKS = 2
 AUDITED = 200
+TIMED = "timed"  # beside the axes of buckets
 _CONFIDENCE = 0.975
 _EVENT_ALPHA = 0.01
 _PLAN_POWER = 0.98  # of a first look of the size asked for: both that an honest system passes and a bad one does not
@@ -57,21 +75,30 @@ class Run:
     """Counts of the fresh tokens of one look, or of stock's calibration; one row a session."""
 
     sessions: tuple[str, ...]
-    wrong: Counts  # int64 [session, axis, bucket]: mismatches without loops
-    tokens: Counts  # int64 [session, axis, bucket]: tokens without loops
+    wrong: Counts  # int64 [session, bucket of position, bucket of output]: mismatches without loops
+    tokens: Counts  # int64 [session, bucket of position, bucket of output]: tokens without loops
     looped_tok: int = 0
     looped_wrong: int = 0
     events: int = 0  # loops included, as in `all_tok`
+    placed_events: Counts | None = None  # int64 [axis, bucket]: where the events are
+    placed_tok: Counts | None = None  # int64 [axis, bucket]: all tokens, loops included
 
     @property
     def all_tok(self) -> int:
         """All tokens, looped ones too."""
-        return int(self.tokens[:, 0].sum()) + self.looped_tok
+        return int(self.tokens.sum()) + self.looped_tok
 
     @property
-    def pooled(self) -> tuple[Counts, Counts]:
-        """Mismatches and tokens a session, int64 [session]."""
-        return self.wrong[:, 0].sum(axis=-1), self.tokens[:, 0].sum(axis=-1)
+    def placed(self) -> tuple[Counts, Counts]:
+        """Mismatches and tokens, int64 [session, bucket of position]."""
+        return self.wrong.sum(axis=2), self.tokens.sum(axis=2)
+
+    def within(self, axis: int, bucket: int) -> tuple[Counts, Counts]:
+        """The part of `placed` that lies in a bucket of an axis."""
+        if axis == 0:
+            wrong, tokens = self.placed
+            return wrong[:, [bucket]], tokens[:, [bucket]]
+        return self.wrong[:, :, bucket], self.tokens[:, :, bucket]
 
     def __add__(self, other: "Run") -> "Run":
         """Both together; a session that stands in both is one session."""
@@ -101,19 +128,22 @@ class Bucket:
     high: int | None
     tokens: int
     sessions: int
-    mismatch: float
+    mismatch: float  # of the tokens that are compared, where any are
     stock_mismatch: float | None
     excess: Bounds | None  # None where too little is there to compare
     covered: bool  # enough sessions and tokens, on both sides, for silence to mean something
+    events: "tuple[EventTest, ...]" = ()  # of a final, one a half
 
     @property
     def rejects(self) -> bool:
         """Whether this bucket alone rejects the system."""
-        return self.excess is not None and self.excess.lower > LIMIT
+        return (self.excess is not None and self.excess.lower > LIMIT) or _all_reject(self.events)
 
     @property
     def name(self) -> str:
         """In words."""
+        if self.axis == TIMED:
+            return "the timed tokens"
         return f"{self.axis} {self.low}-{'' if self.high is None else self.high}"
 
 
@@ -132,9 +162,17 @@ class EventTest(NamedTuple):
         return self.p <= _EVENT_ALPHA
 
 
+def _all_reject(tests: Sequence[EventTest]) -> bool:
+    """Whether both of two runs have too many events: one alone may be chance."""
+    return len(tests) == LOOKS and all(test.rejects for test in tests)
+
+
 @dataclass(frozen=True)
 class Decision:
-    """The answer, and what it rests on; rates are shares of tokens without loops."""
+    """The answer, and what it rests on; rates are shares of the compared tokens without loops.
+
+    `stock_mismatch` is stock's rate with the system's mix of positions, so that the excess is what lies between.
+    """
 
     answer: str  # accept, reject, undecided, smoke, malformed
     reason: str
@@ -142,6 +180,7 @@ class Decision:
     final: bool  # no further look may change it
     tokens: int
     sessions: int
+    compared_tok: int  # those in a bucket of positions that the calibration has
     mismatch: float | None
     stock_mismatch: float | None
     excess: Bounds | None
@@ -160,13 +199,16 @@ def decide(
     stock: Run,
     limits: Limits = Limits(),
     *,
+    timed: Run | None = None,
     clustered: bool = True,
     by_bucket: bool = True,
+    standard: bool = True,
 ) -> Decision:
     """The answer after the looks so far: `runs` holds each look's fresh tokens, `stock` the calibration's.
 
     The first look that accepts or rejects stays; after two looks the answer is final.
-    `clustered` and `by_bucket` false leave out a part of the rule, so that a test can show what it is for.
+    `timed` are those of the first look that were timed: they alone can reject, as a bucket can.
+    `clustered`, `by_bucket` and `standard` false leave out a part of the rule, so that a test can show what it is for.
     """
     if not runs:
         raise ValueError("no look was taken")
@@ -174,45 +216,110 @@ def decide(
     for look in range(1, min(len(runs), LOOKS) + 1):
         seen = reduce(Run.__add__, runs[:look])
         tests.append(_event_test(runs[look - 1], stock))
-        decision = _look(seen, stock, tuple(tests), limits, clustered, by_bucket)
+        compared = _compare(seen.placed, stock.placed, clustered, standard)
+        buckets = tuple(_buckets(seen, stock, timed, limits, clustered, standard)) if by_bucket else ()
+        decision = _look(seen, stock, compared, buckets, tuple(tests), limits)
         if decision.answer in ("accept", "reject"):
             break
     return decision
 
 
+def decide_final(halves: Sequence[Run], stock: Run, limits: Limits = Limits()) -> Decision:
+    """The answer of a final, where all tokens, of both `halves`, were there before any was read.
+
+    The rate is that of both; the events of each half are tested for themselves, as those of two looks are, and in every
+    bucket too.
+    """
+    tests = tuple(_event_test(half, stock) for half in halves)
+    seen = reduce(Run.__add__, halves)
+    compared = _compare(seen.placed, stock.placed, True, True)
+    buckets = tuple(_with_events(bucket, halves, stock) for bucket in _buckets(seen, stock, None, limits, True, True))
+    return replace(_look(seen, stock, compared, buckets, tests, limits), look=1, final=True, needed_tok=None)
+
+
+def _with_events(bucket: Bucket, halves: Sequence[Run], stock: Run) -> Bucket:
+    """The bucket with its events, a test a half."""
+    place = AXES.index(bucket.axis), (0, *EDGES).index(bucket.low)
+
+    def count(counts: Counts | None) -> int:
+        return 0 if counts is None else int(counts[place])
+
+    own = count(stock.placed_events), count(stock.placed_tok)
+    return replace(
+        bucket,
+        events=tuple(_tested(count(half.placed_events), count(half.placed_tok), *own) for half in halves),
+    )
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Like with like: tokens of a system in those buckets of positions of which stock's calibration has some."""
+
+    wrong: Counts  # int64 [session, bucket of position], as `tokens`
+    tokens: Counts
+    mismatch: float | None
+    stock_mismatch: float | None  # with the system's mix of positions
+    excess: Bounds | None  # None where too little is there to compare
+
+    @property
+    def sessions(self) -> int:
+        return int((self.tokens.sum(axis=1) > 0).sum())
+
+
+def _compare(system: tuple[Counts, Counts], stock: tuple[Counts, Counts], clustered: bool, standard: bool) -> _Compared:
+    """Counts [session, bucket of position] of both sides; what stock has in fewer than two sessions is left out."""
+    known = (stock[1] > 0).sum(axis=0) >= _CLUSTERS
+    sides = [(wrong[:, known], tokens[:, known]) for wrong, tokens in (system, stock)]
+    if not standard:
+        sides = [(wrong.sum(axis=1, keepdims=True), tokens.sum(axis=1, keepdims=True)) for wrong, tokens in sides]
+    (wrong, tokens), (stock_wrong, stock_tokens) = sides
+    excess = None
+    if clustered and (tokens.sum(axis=1) > 0).sum() >= _CLUSTERS and (stock_tokens.sum(axis=1) > 0).any():
+        excess = statistics.clustered_excess(wrong, tokens, stock_wrong, stock_tokens, _CONFIDENCE)
+    elif not clustered and tokens.sum() and stock_tokens.sum():
+        pairs = [(int(hits.sum()), int(trials.sum())) for hits, trials in sides]
+        excess = statistics.newcombe(*pairs[0], *pairs[1], _CONFIDENCE)
+    mismatch = _share(wrong, tokens)
+    if excess is None or mismatch is None:
+        return _Compared(wrong, tokens, _share(*system), _share(*stock), None)
+    return _Compared(wrong, tokens, mismatch, mismatch - excess.value, excess)
+
+
 def _look(
-    seen: Run, stock: Run, tests: tuple[EventTest, ...], limits: Limits, clustered: bool, by_bucket: bool
+    seen: Run,
+    stock: Run,
+    compared: _Compared,
+    buckets: tuple[Bucket, ...],
+    tests: tuple[EventTest, ...],
+    limits: Limits,
 ) -> Decision:
-    wrong, tokens = seen.pooled
-    stock_wrong, stock_tokens = stock.pooled
-    buckets = tuple(_buckets(seen, stock, limits, clustered)) if by_bucket else ()
-    excess = _excess(wrong, tokens, stock_wrong, stock_tokens, clustered)
-    answer, reason = _answer(seen, stock, excess, buckets, tests, limits)
+    answer, reason = _answer(compared, stock, buckets, tests, limits)
     undecided = answer not in ("accept", "reject")
     return Decision(
         answer=answer,
         reason=reason,
         look=len(tests),
         final=not undecided or len(tests) == LOOKS,
-        tokens=int(tokens.sum()),
-        sessions=int((tokens > 0).sum()),
-        mismatch=_share(wrong, tokens),
-        stock_mismatch=_share(stock_wrong, stock_tokens),
-        excess=excess,
+        tokens=int(seen.tokens.sum()),
+        sessions=int((seen.tokens.sum(axis=(1, 2)) > 0).sum()),
+        compared_tok=int(compared.tokens.sum()),
+        mismatch=compared.mismatch,
+        stock_mismatch=compared.stock_mismatch,
+        excess=compared.excess,
         buckets=buckets,
         events=tests,
-        needed_tok=_needed_tok(seen, stock, excess, tests, limits) if undecided else 0,
+        needed_tok=_needed_tok(compared, stock, tests, limits) if undecided else 0,
     )
 
 
 def _answer(
-    seen: Run,
+    compared: _Compared,
     stock: Run,
-    excess: Bounds | None,
     buckets: Sequence[Bucket],
     tests: Sequence[EventTest],
     limits: Limits,
 ) -> tuple[str, str]:
+    excess = compared.excess
     if excess is not None and excess.lower > LIMIT:
         return "reject", f"the mismatch exceeds stock's by {excess.value:.2%}, at least {excess.lower:.2%}"
     for bucket in buckets:
@@ -221,10 +328,12 @@ def _answer(
                 f"at {bucket.name} the mismatch exceeds stock's by {bucket.excess.value:.2%},"
                 f" at least {bucket.excess.lower:.2%}"
             )
-    if len(tests) == LOOKS and all(test.rejects for test in tests):
-        counts = " and ".join(f"{test.events} in {test.tokens}" for test in tests)
-        return "reject", f"events: {counts} tokens, stock {tests[0].stock_events} in {tests[0].stock_tokens}"
-    small = _smoke(seen, stock, limits)
+    for bucket in buckets:
+        if _all_reject(bucket.events):
+            return "reject", f"at {bucket.name} {_too_many(bucket.events)}"
+    if _all_reject(tests):
+        return "reject", _too_many(tests)
+    small = _smoke(compared, stock, limits)
     if small or excess is None:
         return "smoke", small or "too few sessions to compare"
     if len(tests) == 1 and tests[0].rejects:
@@ -234,52 +343,52 @@ def _answer(
     return "undecided", f"the excess over stock's mismatch lies between {excess.lower:.2%} and {excess.upper:.2%}"
 
 
-def _smoke(seen: Run, stock: Run, limits: Limits) -> str:
+def _too_many(tests: Sequence[EventTest]) -> str:
+    counts = " and ".join(f"{test.events} in {test.tokens}" for test in tests)
+    return f"events: {counts} tokens, stock {tests[0].stock_events} in {tests[0].stock_tokens}"
+
+
+def _smoke(compared: _Compared, stock: Run, limits: Limits) -> str:
     """Why the counts are too few to accept on; empty where they are not."""
-    tokens = seen.pooled[1]
-    sessions = int((tokens > 0).sum())
-    if sessions < limits.sessions:
-        return f"{sessions} sessions, fewer than {limits.sessions}"
-    if tokens.sum() < limits.tokens:
-        return f"{tokens.sum()} tokens, fewer than {limits.tokens}"
+    tokens = int(compared.tokens.sum())
+    if compared.sessions < limits.sessions:
+        return f"{compared.sessions} sessions to compare, fewer than {limits.sessions}"
+    if tokens < limits.tokens:
+        return f"{tokens} tokens to compare, fewer than {limits.tokens}"
     if stock.all_tok < limits.reference_tokens:
         return f"stock's calibration holds {stock.all_tok} tokens, fewer than {limits.reference_tokens}"
     return ""
 
 
-def _excess(wrong: Counts, tokens: Counts, stock_wrong: Counts, stock_tokens: Counts, clustered: bool) -> Bounds | None:
-    if clustered:
-        if min((tokens > 0).sum(), (stock_tokens > 0).sum()) < 2:
-            return None
-        return statistics.clustered_excess(wrong, tokens, stock_wrong, stock_tokens, _CONFIDENCE)
-    if not tokens.sum() or not stock_tokens.sum():
-        return None
-    return statistics.newcombe(
-        int(wrong.sum()), int(tokens.sum()), int(stock_wrong.sum()), int(stock_tokens.sum()), _CONFIDENCE
-    )
-
-
-def _buckets(seen: Run, stock: Run, limits: Limits, clustered: bool) -> Iterator[Bucket]:
-    """All buckets that hold tokens of the system."""
-    for axis, name in enumerate(AXES):
-        for at, (low, high) in enumerate(zip((0, *EDGES), (*EDGES, None), strict=True)):
-            wrong, tokens = seen.wrong[:, axis, at], seen.tokens[:, axis, at]
-            stock_wrong, stock_tokens = stock.wrong[:, axis, at], stock.tokens[:, axis, at]
-            if tokens.sum():
-                yield Bucket(
-                    axis=name,
-                    low=low,
-                    high=high,
-                    tokens=int(tokens.sum()),
-                    sessions=int((tokens > 0).sum()),
-                    mismatch=float(wrong.sum() / tokens.sum()),
-                    stock_mismatch=_share(stock_wrong, stock_tokens),
-                    excess=_excess(wrong, tokens, stock_wrong, stock_tokens, clustered),
-                    covered=all(
-                        side.sum() >= limits.bucket_tokens and (side > 0).sum() >= limits.sessions
-                        for side in (tokens, stock_tokens)
-                    ),
-                )
+def _buckets(
+    seen: Run, stock: Run, timed: Run | None, limits: Limits, clustered: bool, standard: bool
+) -> Iterator[Bucket]:
+    """All buckets that hold tokens of the system, each compared at like positions, and what was timed."""
+    parts = [
+        (name, low, high, seen.within(axis, at), stock.within(axis, at))
+        for axis, name in enumerate(AXES)
+        for at, (low, high) in enumerate(zip((0, *EDGES), (*EDGES, None), strict=True))
+    ]
+    if timed is not None:
+        parts.append((TIMED, 0, None, timed.placed, stock.placed))
+    for name, low, high, system, own in parts:
+        tokens = system[1].sum(axis=1)
+        if tokens.sum():
+            compared = _compare(system, own, clustered, standard)
+            yield Bucket(
+                axis=name,
+                low=low,
+                high=high,
+                tokens=int(tokens.sum()),
+                sessions=int((tokens > 0).sum()),
+                mismatch=compared.mismatch or 0.0,
+                stock_mismatch=compared.stock_mismatch,
+                excess=compared.excess,
+                covered=all(
+                    side.sum() >= limits.bucket_tokens and (side > 0).sum() >= limits.sessions
+                    for side in (compared.tokens.sum(axis=1), own[1].sum(axis=1))
+                ),
+            )
 
 
 def _share(wrong: Counts, tokens: Counts) -> float | None:
@@ -287,9 +396,12 @@ def _share(wrong: Counts, tokens: Counts) -> float | None:
 
 
 def _event_test(run: Run, stock: Run) -> EventTest:
-    counts = run.events, run.all_tok, stock.events, stock.all_tok
-    p = statistics.event_p(*counts) if run.all_tok and stock.all_tok else 1.0
-    return EventTest(*counts, p)
+    return _tested(run.events, run.all_tok, stock.events, stock.all_tok)
+
+
+def _tested(events: int, tokens: int, stock_events: int, stock_tokens: int) -> EventTest:
+    counts = events, tokens, stock_events, stock_tokens
+    return EventTest(*counts, statistics.event_p(*counts) if tokens and stock_tokens else 1.0)
 
 
 def wanted_tok(stock: Run, limits: Limits = Limits()) -> int | None:
@@ -298,8 +410,8 @@ def wanted_tok(stock: Run, limits: Limits = Limits()) -> int | None:
     From stock's own rate, its design effect, and the variance that its calibration leaves; None where that alone is
     too large, or one session leaves it unknown.
     """
-    wrong, tokens = stock.pooled
-    if (tokens > 0).sum() < _CLUSTERS:
+    wrong, tokens = stock.placed
+    if (tokens.sum(axis=1) > 0).sum() < _CLUSTERS:
         return None
     rate = float(wrong.sum() / tokens.sum()) + 2 * LIMIT
     free = rate * (1 - rate) * statistics.design_effect(wrong, tokens)
@@ -314,21 +426,56 @@ def _variance(wrong: Counts, tokens: Counts) -> float:
     return rate * (1 - rate) / total * statistics.design_effect(wrong, tokens)
 
 
-def _needed_tok(seen: Run, stock: Run, excess: Bounds | None, tests: Sequence[EventTest], limits: Limits) -> int | None:
+def _needed_tok(compared: _Compared, stock: Run, tests: Sequence[EventTest], limits: Limits) -> int | None:
     """How many more tokens would decide if rates stay as they are."""
-    wrong, tokens = seen.pooled
-    have = int(tokens.sum())
+    have, excess = int(compared.tokens.sum()), compared.excess
     if len(tests) == 1 and tests[0].rejects:
         return max(have, limits.tokens)
     wanted = wanted_tok(stock, limits)
     if wanted is None or excess is None or have < wanted:
         return None if wanted is None else max(1, wanted - have)
-    sessions = min(int((each > 0).sum()) for each in (tokens, stock.pooled[1]))
+    sessions = min(compared.sessions, int((stock.tokens.sum(axis=(1, 2)) > 0).sum()))
     width = statistics.student(_CONFIDENCE, sessions - 1) + statistics.normal(_NEED_POWER)
-    room = ((LIMIT - excess.value) / width) ** 2 - _variance(*stock.pooled)
+    room = ((LIMIT - excess.value) / width) ** 2 - _variance(*stock.placed)
     if room <= 0:
         return None
-    return max(1, math.ceil(_variance(wrong, tokens) * have / room) - have)
+    return max(1, math.ceil(_variance(compared.wrong, compared.tokens) * have / room) - have)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a first look wants, known before anything is scored."""
+
+    tokens: int  # without loops
+    sessions: int
+    known: Flags  # [bucket of position]: whether the calibration has tokens to compare with
+
+    def met_by(self, samples: Samples) -> bool:
+        """Whether the system's answers in the samples are as many."""
+        found: dict[str, int] = {}
+        for said in (each for unit in samples.of(*SYSTEM_PHASES) for each in unit.said("a")):
+            places = places_from(len(said["prompt"]), len(said["ids"]))
+            count = int((self.known[places] & ~np.array(looped(said["ids"]), dtype=np.bool_)).sum())
+            found[said["session"]] = found.get(said["session"], 0) + count
+        sessions = sum(count > 0 for count in found.values())
+        return sessions >= self.sessions and sum(found.values()) >= self.tokens
+
+
+def first_look(reference: Samples, limits: Limits = Limits()) -> Wanted:
+    """The tokens and sessions that a first look wants against a calibration.
+
+    Where the calibration itself leaves too much open for any number of tokens, the least that may accept.
+    """
+    run = run_of(_calibration(reference, "fp32"), [])
+    known = (run.placed[1] > 0).sum(axis=0) >= _CLUSTERS
+    return Wanted(wanted_tok(run, limits) or limits.tokens, limits.sessions, known)
+
+
+def _calibration(reference: Samples, head: str) -> list[Scored]:
+    stock = list(scored_answers(reference, ("reference",), "stock", head))
+    if not stock:
+        raise Usage("there is no calibration: no answer of stock in the phase 'reference'")
+    return stock
 
 
 @dataclass(frozen=True)
@@ -352,26 +499,40 @@ def judge(
     head: str = "fp32",
     clustered: bool = True,
     by_bucket: bool = True,
+    standard: bool = True,
+    final: bool = False,
 ) -> Report:
     """The decision on arm a of `samples` against stock's calibration, in `reference` or in the same file.
+
+    `final`: all of it was measured before any of it was read, so that there are no looks.
 
     Raises `Usage` where answers or events are not scored yet.
     """
     reference = samples if reference is None else reference
-    stock = list(scored_answers(reference, ("reference",), "stock", head))
-    if not stock:
-        raise Usage("there is no calibration: no answer of stock in the phase 'reference'")
+    stock = _calibration(reference, head)
     delta = delta_of(reference, limits.bucket_tokens)
-    bad = malformed(samples)
-    faulty = [void for void in samples.voids if void.phase == "force" and void.arm == "a" and void.cause in _FAULTS]
-    if bad or faulty:
-        return _without_rates(bad, faulty, delta)
+    bad, fault = malformed(samples), fault_of(samples)
+    if bad or fault is not None:
+        return _without_rates(bad, fault or "", delta)
     system = list(scored_answers(samples, SYSTEM_PHASES, "a", head))
     if not system:
         raise Usage("there is no answer of arm 'a' to judge", "measure the confirmation units first")
     events = {"a": events_of(samples, system, delta), "stock": events_of(reference, stock, delta)}
-    runs = [_run(part, events["a"]) for part in _parts(system, samples.looks)]
-    decision = decide(runs, _run(stock, events["stock"]), limits, clustered=clustered, by_bucket=by_bucket)
+    runs = [run_of(part, events["a"]) for part in (_halves(system) if final else _parts(system, samples.looks))]
+    own = run_of(stock, events["stock"])
+    timed = [scored for scored in system if scored.unit.phase == "confirm"] if samples.timed else []
+    if final:
+        decision = decide_final(runs, own, limits)
+    else:
+        decision = decide(
+            runs,
+            own,
+            limits,
+            timed=run_of(timed, []) if timed else None,
+            clustered=clustered,
+            by_bucket=by_bucket,
+            standard=standard,
+        )
     audit = sorted(events["a"], key=lambda event: (event.explanation is not None, -event.margin_logit))
     return Report(
         decision=decision,
@@ -386,12 +547,20 @@ def judge(
 _FAULTS = {"crash": "crashed", "hang": "hung", "violation": "broke the protocol"}
 
 
-def _without_rates(bad: Sequence[str], faulty: Sequence[Void], delta: tuple[float, ...]) -> Report:
+def fault_of(samples: Samples) -> str | None:
+    """How the candidate failed while its answers were asked, in words; None where it did not."""
+    for void in samples.voids:
+        if void.phase == "force" and void.arm == "a" and void.cause in _FAULTS:
+            return f"the candidate {_FAULTS[void.cause]} while its answers were asked"
+    return None
+
+
+def _without_rates(bad: Sequence[str], fault: str, delta: tuple[float, ...]) -> Report:
     if bad:
         answer, reason = "malformed", f"{len(bad)} answers do not end as they must, '{bad[0]}' first"
     else:
-        answer, reason = "reject", f"the candidate {_FAULTS[faulty[0].cause]} while its answers were asked"
-    decision = Decision(answer, reason, 1, True, 0, 0, None, None, None, needed_tok=0)
+        answer, reason = "reject", fault
+    decision = Decision(answer, reason, 1, True, 0, 0, 0, None, None, None, needed_tok=0)
     return Report(decision, 0, delta, {}, {"system": None, "stock": None}, malformed=tuple(bad[:AUDITED]))
 
 
@@ -403,25 +572,41 @@ def _parts(system: Sequence[Scored], looks: Sequence[int]) -> list[list[Scored]]
     return [parts[number] for number in sorted(parts)]
 
 
-def _run(system: Sequence[Scored], events: Sequence[Event]) -> Run:
+def _halves(system: Sequence[Scored]) -> list[list[Scored]]:
+    """The answers in two halves of whole sessions, every other one, so that both have all sorts of request."""
+    order = {name: index for index, name in enumerate(dict.fromkeys(scored.said["session"] for scored in system))}
+    parts = [[scored for scored in system if order[scored.said["session"]] % LOOKS == half] for half in range(LOOKS)]
+    return [part for part in parts if part]
+
+
+def run_of(answers: Sequence[Scored], events: Sequence[Event]) -> Run:
+    """The counts of these answers; `events` may be of others too, and those that are explained do not count."""
     rows: dict[str, int] = {}
-    for scored in system:
+    for scored in answers:
         rows.setdefault(scored.said["session"], len(rows))
-    wrong, tokens = (np.zeros((len(rows), len(AXES), len(EDGES) + 1), dtype=np.int64) for _ in range(2))
-    for scored in system:
+    wrong, tokens = (np.zeros((len(rows), len(EDGES) + 1, len(EDGES) + 1), dtype=np.int64) for _ in range(2))
+    for scored in answers:
         row, keep = rows[scored.said["session"]], ~scored.loop
-        for axis in range(len(AXES)):
-            places = scored.places(axis)
-            np.add.at(tokens[row, axis], places[keep], 1)
-            np.add.at(wrong[row, axis], places[keep & scored.wrong], 1)
-    asked = {scored.said["request"] for scored in system}
+        places = scored.places(0), scored.places(1)
+        for counts, counted in ((tokens, keep), (wrong, keep & scored.wrong)):
+            np.add.at(counts[row], tuple(each[counted] for each in places), 1)
+    own = {scored.said["request"]: scored for scored in answers}
+    open_ = [event for event in events if event.explanation is None and event.request in own]
+    placed_events, placed_tok = (np.zeros((len(AXES), len(EDGES) + 1), dtype=np.int64) for _ in range(2))
+    for axis in range(len(AXES)):
+        for event in open_:
+            placed_events[axis, own[event.request].places(axis)[event.at]] += 1
+        for scored in answers:
+            np.add.at(placed_tok[axis], scored.places(axis), 1)
     return Run(
         tuple(rows),
         wrong,
         tokens,
-        looped_tok=sum(int(scored.loop.sum()) for scored in system),
-        looped_wrong=sum(int((scored.loop & scored.wrong).sum()) for scored in system),
-        events=sum(event.explanation is None and event.request in asked for event in events),
+        looped_tok=sum(int(scored.loop.sum()) for scored in answers),
+        looped_wrong=sum(int((scored.loop & scored.wrong).sum()) for scored in answers),
+        events=len(open_),
+        placed_events=placed_events,
+        placed_tok=placed_tok,
     )
 
 

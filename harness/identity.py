@@ -6,15 +6,19 @@ from typing import Any
 
 from harness.job import read_job
 from harness.machine import card
+from harness.timed import timed_digest
 from harness.verdict import identity_of, named
 
 __all__ = ["identity"]
 
 
-def identity(job_file: Path, now: datetime.datetime) -> dict[str, Any]:
-    """The key of the job's verdict and what it is the digest of; no arm need be there yet, and nothing is started."""
+def identity(job_file: Path, now: datetime.datetime, timed: Path | None = None) -> dict[str, Any]:
+    """The key of the job's verdict and what it is the digest of; no arm need be there yet, and nothing is started.
+
+    timed: the samples whose tokens would be forced first.
+    """
     job = read_job(job_file)
     arms = {name: {"tree": arm.tree, "options": arm.options} for name, arm in job.arms.items()}
     campaign = {"arms": arms, "deployment": job.digest, "rule": job.rule}
-    of = identity_of(campaign, card(job.deployment.device, now))
+    of = identity_of(campaign, card(job.deployment.device, now), None if timed is None else timed_digest(timed))
     return {"v": 1, "kind": "key", "key": named(of), "of": of}

@@ -77,7 +77,12 @@ _JOB = record(
         "phase": one_of("prepare", "run", "calibrate", "screen", "confirm", "force", "final"),
         "units": integer(),
     },
-    {"max_tokens": integer(1), "deployment_digest": hexadecimal(64)},
+    {
+        "max_tokens": integer(1),
+        "deployment_digest": hexadecimal(64),
+        "commitment": hexadecimal(64),
+        "sizes": one_of("full", "smoke"),
+    },
 )
 
 
@@ -89,6 +94,7 @@ class Arm:
     folder: Path
     tree: str
     options: dict[str, str | float | bool]
+    drafts: bool = True  # false loads no drafter
 
     def check(self) -> None:
         """Raises unless the folder holds the tree that the job names."""
@@ -121,11 +127,11 @@ class Deployment:
             raise Unsupported("an engine 'openai' is a server, and no command of a system")
         return list(self.engine["command"]) if self.engine["kind"] == "command" else stock
 
-    def settings(self, options: dict[str, str | float | bool]) -> Settings:
+    def settings(self, options: dict[str, str | float | bool], *, drafts: bool = True) -> Settings:
         """What to load, for an arm with these options."""
         return Settings(
             target=self.target,
-            drafter=self.drafter,
+            drafter=self.drafter if drafts else None,
             dtype=self.dtype,
             device=self.device,
             mode=self.mode,
@@ -148,6 +154,8 @@ class Job:
     units: int  # forcing: requests of the first look, 0 for all
     digest: str  # of the deployment: the job's word, else of the fields that it states
     key: str  # the same for two jobs that ask for the same answers, wherever their files lie
+    commitment: str | None = None  # of a final, to the seal that drew it
+    sizes: str = "full"  # of a final
 
 
 def read_job(path: Path) -> Job:
@@ -174,6 +182,8 @@ def read_job(path: Path) -> Job:
         units=value["units"],
         digest=value.get("deployment_digest") or canonical_digest(value["deployment"]),
         key=_key(value, requests),
+        commitment=value.get("commitment"),
+        sizes=value.get("sizes", "full"),
     )
 
 

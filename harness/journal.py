@@ -52,8 +52,8 @@ class Journal:
         self._end = sum(len(line) + 1 for line in self.lines()[:count])
         self._file.truncate(self._end)
 
-    def append(self, values: Iterable[Any]) -> None:
-        """Appends values that belong together, a line each: all or, on a disk that is full, none of them."""
+    def append(self, values: Iterable[Any]) -> bytes:
+        """Appends values that belong together, a line each: all or, on a disk that is full, none; returns the lines."""
         data = b"".join(json.dumps(value, allow_nan=False).encode() + b"\n" for value in values)
         try:
             self._write(data)
@@ -63,6 +63,7 @@ class Journal:
                 f"cannot write '{self.path}': {error.strerror}", "the same command goes on from here"
             ) from None
         self._end += len(data)
+        return data
 
     def _write(self, data: bytes) -> None:
         rest = memoryview(data)

@@ -39,7 +39,8 @@ def launch(deployment: Deployment, arm: Arm, start: Start = Engine.start, **word
 
 def settings_of(deployment: Deployment, arm: Arm, engine: Engine, **options: str | float | bool) -> Settings:
     """What the arm's engine is to load, with `options` over the arm's own."""
-    settings = deployment.settings(convert({**arm.options, **options}, engine.hello.options))
+    values = convert({**arm.options, **options}, engine.hello.options)
+    settings = deployment.settings(values, drafts=arm.drafts)
     # The deployment's drafter is stock's; a server drafts, or not, as it was started.
     return replace(settings, drafter=None) if served(deployment, arm.name) else settings
 

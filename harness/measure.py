@@ -18,6 +18,7 @@ from typing import Any
 
 from harness import shape
 from harness.client import LATTICE_S, LOAD_S, Engine
+from harness.command import Emit
 from harness.conversation import Conversation
 from harness.errors import Crashed, HarnessError, Hung, Missing, Unsupported, Usage, Violation
 from harness.job import Job, read_job
@@ -25,7 +26,7 @@ from harness.journal import Journal
 from harness.launch import launch, settings_of
 from harness.machine import card
 from harness.request import Request, read_requests
-from harness.run import Answers, Emit, Runner, counts_of, keep_log, patience
+from harness.run import Answers, Runner, counts_of, keep_log, patience
 from harness.shape import constant, integer, items, number, record
 from harness.tau import Tally, tally
 from harness.text import Text, load_text_for

@@ -22,6 +22,7 @@ __all__ = [
     "Measure",
     "Outcome",
     "decide",
+    "ended",
     "next_step",
     "noise_of",
     "threshold_of",
@@ -161,14 +162,18 @@ def _read(gain: float) -> str:
 
 def next_step(samples: Samples) -> Measure | Outcome:
     """The unit to measure next, or how the campaign ended."""
-    ended = _fault(samples.voids) or _too_many_voids(samples)
-    if ended is not None:
-        return ended
+    if (end := ended(samples, _TIMED)) is not None:
+        return end
     calibrate = [reading(unit).value for unit in samples.of("calibrate")]
     step = decide(calibrate, used_readings(samples, "screen"), used_readings(samples, "confirm"))
     if isinstance(step, Outcome):
         return step
     return Measure(step, max((unit.number + 1 for unit in samples.of(step)), default=0))
+
+
+def ended(samples: Samples, timed: Sequence[str]) -> Outcome | None:
+    """How voids end a campaign that times these phases: a fault of one arm, or too many of them."""
+    return _fault(samples.voids) or _too_many_voids(samples, timed)
 
 
 def used_readings(samples: Samples, phase: str) -> list[Reading]:
@@ -196,11 +201,11 @@ def _is_candidate(void: Void) -> bool:
     return void.arm == "a" and void.phase != "calibrate"
 
 
-def _too_many_voids(samples: Samples) -> Outcome | None:
+def _too_many_voids(samples: Samples, timed: Sequence[str]) -> Outcome | None:
     """The end past one void in five; an arm that leaves the device busy has a limit of its own."""
-    lines = [void for void in samples.voids if void.phase in _TIMED and not (void.cause == "busy" and void.arm)]
-    charted = [unit for phase in _TIMED for unit in valid_units(samples, phase)[1]]
-    voids, tried = len(lines) + len(charted), len(lines) + len(samples.of(*_TIMED))
+    lines = [void for void in samples.voids if void.phase in timed and not (void.cause == "busy" and void.arm)]
+    charted = [unit for phase in timed for unit in valid_units(samples, phase)[1]]
+    voids, tried = len(lines) + len(charted), len(lines) + len(samples.of(*timed))
     if voids * _VOID_SHARE <= max(tried, _VOID_SHARE):
         return None
     causes = sorted({void.cause for void in lines} | ({"chart"} if charted else set()))

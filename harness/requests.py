@@ -17,7 +17,7 @@ from harness.generator import FINAL, SETS, Set, digest
 from harness.request import Request
 from harness.seal import SALT_BYTES, Seal, create, read, spend
 
-__all__ = ["Wanted", "check_seal", "make_seal", "share_of", "write_requests"]
+__all__ = ["Wanted", "check_generator", "check_seal", "make_seal", "share_of", "write_requests"]
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,17 @@ class Wanted:
     families: Sequence[str] = ()
 
 
-def write_requests(wanted: Wanted, out: Path, seal: Path | None, job: str | None, now: datetime.datetime) -> None:
-    """Writes the requests to the file `out`, whole or not at all.
+def write_requests(
+    parts: Sequence[Wanted], out: Path, seal: Path | None, job: str | None, now: datetime.datetime
+) -> None:
+    """Writes the requests of all parts to the file `out`, whole or not at all.
 
     A final is drawn by its seal, which is marked as used by `job` before the first request exists.
     """
-    _check(wanted, seal, job)
-    if wanted.set == FINAL:
-        assert seal is not None and job is not None  # `_check` has seen to it
-        source = _sealed(wanted, seal, job, now)
-    else:
-        assert wanted.seed is not None
-        source = _set(wanted, wanted.seed)
-    _write(out, _drawn(wanted, source))
+    for wanted in parts:
+        _check(wanted, seal, job)
+    secret = None if seal is None or job is None else _opened(seal, job, now)
+    _write(out, (request for wanted in parts for request in _drawn(wanted, _source(wanted, secret))))
 
 
 def _check(wanted: Wanted, seal: Path | None, job: str | None) -> None:
@@ -83,13 +81,19 @@ def _set(wanted: Wanted, seed: int, salt: bytes = b"") -> Set:
     return Set(wanted.set, seed, salt, tuple(wanted.families), **longest)
 
 
-def _sealed(wanted: Wanted, path: Path, job: str, now: datetime.datetime) -> Set:
-    _check_generator(read(path))
-    seal = spend(path, job, now)
-    return _set(wanted, seal.seed, seal.salt)
+def _opened(path: Path, job: str, now: datetime.datetime) -> Seal:
+    check_generator(read(path))
+    return spend(path, job, now)
 
 
-def _check_generator(seal: Seal) -> None:
+def _source(wanted: Wanted, secret: Seal | None) -> Set:
+    if secret is not None:
+        return _set(wanted, secret.seed, secret.salt)
+    assert wanted.seed is not None  # `_check` has seen to it
+    return _set(wanted, wanted.seed)
+
+
+def check_generator(seal: Seal) -> None:
     """Refuses a seal that committed to another generator than the one that runs."""
     if (here := digest()) != seal.generator:
         raise HarnessError(
@@ -141,10 +145,12 @@ def make_seal(path: Path, seed: int | None) -> str:
     return seal.commitment
 
 
-def check_seal(path: Path, commitment: str) -> None:
-    """Refuses a secret that is not the one that was committed to."""
-    if (found := read(path).commitment) != commitment:
-        raise HarnessError(f"'{path}' is not what was committed to: its commitment is {found[:12]}")
+def check_seal(path: Path, commitment: str) -> Seal:
+    """The secret that was committed to; refuses any other."""
+    seal = read(path)
+    if seal.commitment != commitment:
+        raise HarnessError(f"'{path}' is not what was committed to: its commitment is {seal.commitment[:12]}")
+    return seal
 
 
 def share_of(requests: Sequence[Request], name: str, needed: int) -> list[Request]:

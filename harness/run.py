@@ -12,6 +12,7 @@ from typing import Any
 from harness import shape
 from harness.answer import Answer
 from harness.client import LOAD_S, Engine
+from harness.command import Emit, deadline_after
 from harness.conversation import Conversation, spoken
 from harness.errors import Crashed, HarnessError, Hung, Usage
 from harness.job import Job, read_job
@@ -20,13 +21,12 @@ from harness.launch import launch, settings_of
 from harness.machine import card
 from harness.request import Request, read_requests
 from harness.shape import constant, integer, items, number, one_of, record
-from harness.tau import Tally, tally
+from harness.tau import Tally, tally, tally_of
 from harness.text import Stream, Text, load_text_for
 from harness.wire import Generate, Ready
 
-__all__ = ["Answers", "Emit", "Runner", "counts_of", "keep_log", "patience", "run"]
+__all__ = ["Answers", "Runner", "counts_of", "keep_log", "patience", "run"]
 
-Emit = Callable[[dict[str, Any]], None]
 # noted(request, answer): looks at an answer before it is kept, and may put more into it.
 Noted = Callable[[Request, dict[str, Any]], None]
 
@@ -53,7 +53,7 @@ def run(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> Tally:
     Answers that are in the file already are not asked again.
     `emit` gets the events `ready`, `text`, `answer` and `end` of docs/harness.md as they happen.
     """
-    deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
+    deadline_s = deadline_after(minutes)
     job = read_job(job_file)
     requests = read_requests(job.requests)
     arm = job.arms["a"]
@@ -62,7 +62,7 @@ def run(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> Tally:
         left = [conversation for conversation in answers.resume(requests) if not conversation.done]
         if left:
             _answer(job, left, answers, emit, deadline_s)
-        counts = sum((tally(answer["ids"], answer["lines"]) for answer in answers.all), Tally())
+        counts = tally_of(answers.all)
         unfinished = sum(not conversation.done for conversation in left)
         emit({"event": "end", "left": unfinished, "counts": counts_of(counts)})
     if unfinished:

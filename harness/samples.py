@@ -33,7 +33,20 @@ from harness.shape import (
 )
 from harness.wire import Generate
 
-__all__ = ["Line", "Samples", "Unit", "Void", "Writer", "answer_line", "check", "comparable", "fold", "read"]
+__all__ = [
+    "Line",
+    "Samples",
+    "Unit",
+    "Void",
+    "Writer",
+    "answer_line",
+    "check",
+    "comparable",
+    "fold",
+    "fold_lines",
+    "read",
+    "whole_lines",
+]
 
 Line = dict[str, Any]
 
@@ -71,6 +84,11 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "requests": hexadecimal(64),
     },
     "card": {"card": _CARD},
+    "final": {
+        "commitment": hexadecimal(64),
+        **dict.fromkeys(("stock_units", "ar_units", "force_units", "reference_units"), integer()),
+        "full": boolean,
+    },
     "load": {**_HALF, "arm": _ANY_ARM, "load_s": number(0), "prepared": optional(hexadecimal(64))},
     "group": {
         **_HALF,
@@ -125,6 +143,7 @@ _FIELDS: dict[str, dict[str, Check]] = {
     },
     "recheck": {"arm": _ANY_ARM, "request": shape.text, "at": integer(), "stock": integer(), "shape": integer()},
     "look": {"what": constant("forcing")},
+    "timed": {"samples": hexadecimal(64), "tokens": integer(1)},
 }
 _ALLOWED: dict[str, dict[str, Check]] = {"answer": {"family": shape.text}}
 _CHECKS = {
@@ -170,6 +189,10 @@ class Unit:
         """In words."""
         return f"unit {self.number} of {self.phase}"
 
+    def said(self, arm: str) -> list[Line]:
+        """The answers of an arm."""
+        return [answer for answer in self.answers if answer["arm"] == arm]
+
 
 @dataclass(frozen=True)
 class Void:
@@ -188,12 +211,14 @@ class Samples:
 
     campaign: Line
     cards: tuple[Line, ...]
+    final: Line | None  # how much a final measures, and which seal drew it
     units: tuple[Unit, ...]  # in the order in which they were completed
     voids: tuple[Void, ...]
     forced: dict[tuple[str, int, str, str, str], Line]  # by phase, unit, arm, request, head
     rechecks: dict[tuple[str, str, int], Line]  # by arm, request, index in the answer
     looks: tuple[int, ...]  # lines at which the forcing decision was read
     digest: str  # sha256 of the lines, uncompressed
+    timed: Line | None = None  # where what was timed is forced: the line that says so
 
     def of(self, *phases: str) -> list[Unit]:
         """The units of these phases, in order of completion."""
@@ -206,6 +231,11 @@ def read(path: Path) -> Samples:
     Half a last line is left out: a run may be writing it.
     Raises `Missing` where there is no such file, `Usage` with the line's number where one does not have its shape.
     """
+    return fold_lines(whole_lines(path), path)
+
+
+def whole_lines(path: Path) -> bytes:
+    """The lines of the file `path`, unread; raises as `read` does."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -214,7 +244,11 @@ def read(path: Path) -> Samples:
         raise Usage(f"the samples '{path}' are not whole: {error}") from None
     except OSError as error:
         raise Missing(f"the samples '{path}' cannot be read: {error.strerror}") from None
-    whole = data[: data.rfind(b"\n") + 1]
+    return data[: data.rfind(b"\n") + 1]
+
+
+def fold_lines(whole: bytes, path: Path) -> Samples:
+    """What counts of whole lines; `path` names them in errors."""
     return fold(_lines(whole, path), path, hashlib.sha256(whole).hexdigest())
 
 
@@ -232,23 +266,12 @@ def _lines(whole: bytes, path: Path) -> Iterator[Line]:
 def fold(lines: Iterable[Line], path: Path, digest: str) -> Samples:
     """What counts of checked lines; `path` names them in errors."""
     folder = _Folder()
-    for number_, line in enumerate(lines, start=1):
+    for line in lines:
         try:
-            folder.take(line, number_)
+            folder.take(line)
         except Mismatch as error:
-            raise Usage(f"{path}:{number_}: {error}") from None
-    if folder.campaign is None or not folder.cards:
-        raise Usage(f"the samples '{path}' do not begin with a campaign and a card")
-    return Samples(
-        campaign=folder.campaign,
-        cards=tuple(folder.cards),
-        units=tuple(folder.units.values()),
-        voids=tuple(folder.voids),
-        forced=folder.forced,
-        rechecks=folder.rechecks,
-        looks=tuple(folder.looks),
-        digest=digest,
-    )
+            raise Usage(f"{path}:{folder.lines}: {error}") from None
+    return folder.samples(path, digest)
 
 
 _Key = tuple[str, int]
@@ -258,23 +281,29 @@ _Key = tuple[str, int]
 class _Folder:
     """Lines in, what counts out."""
 
+    lines: int = 0  # taken so far
     campaign: Line | None = None
     cards: list[Line] = field(default_factory=list)
+    final: Line | None = None
     units: dict[_Key, Unit] = field(default_factory=dict)
     voids: list[Void] = field(default_factory=list)
     forced: dict[tuple[str, int, str, str, str], Line] = field(default_factory=dict)
     rechecks: dict[tuple[str, str, int], Line] = field(default_factory=dict)
     looks: list[int] = field(default_factory=list)
+    timed: Line | None = None
     _open: dict[_Key, list[Line]] = field(default_factory=dict)
 
-    def take(self, line: Line, at: int) -> None:
-        kind = line["type"]
+    def take(self, line: Line) -> None:
+        self.lines += 1
+        kind, at = line["type"], self.lines
         if (kind == "campaign") != (at == 1):
             raise Mismatch("a campaign stands in the first line, and nowhere else")
         if kind == "campaign":
             self.campaign = line
         elif kind == "card":
             self._begin(line["card"])
+        elif kind == "final":
+            self._plan(line)
         elif kind == "unit":
             self._complete(line, at)
         elif kind == "void":
@@ -285,10 +314,33 @@ class _Folder:
             self._put(self.rechecks, (line["arm"], line["request"], line["at"]), line)
         elif kind == "look":
             self.looks.append(at)
+        elif kind == "timed":
+            self._begin_with_timed(line)
         elif _key(line) in self.units:
             raise Mismatch(f"unit {line['unit']} of {line['phase']} was complete before this line")
         else:
             self._open.setdefault(_key(line), []).append(line)
+
+    def samples(self, path: Path, digest: str) -> Samples:
+        if self.campaign is None or not self.cards:
+            raise Usage(f"the samples '{path}' do not begin with a campaign and a card")
+        return Samples(
+            campaign=self.campaign,
+            cards=tuple(self.cards),
+            final=self.final,
+            units=tuple(self.units.values()),
+            voids=tuple(self.voids),
+            forced=dict(self.forced),
+            rechecks=dict(self.rechecks),
+            looks=tuple(self.looks),
+            digest=digest,
+            timed=self.timed,
+        )
+
+    def _begin_with_timed(self, line: Line) -> None:
+        if self.timed or self.units or self._open or self.voids:
+            raise Mismatch("the answers that were timed stand before all others, and once")
+        self.timed = line
 
     def _put(self, lines: dict[Any, Line], key: Any, line: Line) -> None:
         if key in lines:
@@ -299,6 +351,11 @@ class _Folder:
         """A process goes on: it starts anew what its predecessor left unfinished, unless nothing there is timed."""
         self.cards.append(card)
         self._open = {key: lines for key, lines in self._open.items() if key[0] in UNTIMED}
+
+    def _plan(self, line: Line) -> None:
+        if self.final is not None or self.units or self.voids:
+            raise Mismatch("how much a final measures is said once, before anything is measured")
+        self.final = line
 
     def _void(self, line: Line) -> None:
         key = _key(line)
@@ -313,7 +370,9 @@ class _Folder:
             raise Mismatch(f"unit {line['unit']} of {line['phase']} is complete already")
         lines = self._open.pop(key, [])
         groups = _counting_groups(lines)
-        answers = _counting_answers(lines, groups, timed=line["phase"] not in UNTIMED)
+        # What was timed stands here without the groups that it was timed in: only what counts was taken over.
+        timed = line["phase"] not in UNTIMED and self.timed is None
+        answers = _counting_answers(lines, groups, timed)
         _check_groups(groups, answers)
         self.units[key] = Unit(
             *key,
@@ -360,15 +419,15 @@ def _check_groups(groups: list[Line], answers: dict[tuple[str, str], Line]) -> N
 
 
 def answer_line(
-    asked: Generate, answer: Answer, arm: str, *, half: int = 0, session: str | None = None, family: str | None = None
+    asked: Generate, answer: Answer, arm: str, *, session: str, half: int = 0, family: str | None = None
 ) -> Line:
-    """The `answer` line of what arm `arm` said, its unit left to add; a request is a session of its own by default."""
+    """The `answer` line of what arm `arm` said, its unit left to add; `session` is the request that asked it."""
     return {
         "type": "answer",
         "half": half,
         "arm": arm,
         "request": asked.id,
-        "session": session or asked.id,
+        "session": session,
         "prompt": asked.prompt,
         "ids": answer.ids,
         "reason": answer.reason,
@@ -387,11 +446,13 @@ def comparable(one: Line, other: Line) -> bool:
 
 
 class Writer:
-    """The one writer of a file of samples."""
+    """The one writer of a file of samples; since no other writes, it reads what was there once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._journal = Journal(path, "judge")
+        self._folder: _Folder | None = None
+        self._digest = hashlib.sha256()
 
     def __enter__(self) -> "Writer":
         self._journal.__enter__()
@@ -410,8 +471,23 @@ class Writer:
         for line in whole:
             check(line)
             _check_sense(line)
-        self._journal.append(whole)
+        data = self._journal.append(whole)
+        if self._folder is not None:
+            self._take(whole, data)
 
     def read(self) -> Samples:
         """What counts of the lines so far."""
-        return read(self.path)
+        if self._folder is None:
+            data = self.path.read_bytes()
+            self._folder = _Folder()
+            self._take(_lines(data, self.path), data)
+        return self._folder.samples(self.path, self._digest.hexdigest())
+
+    def _take(self, lines: Iterable[Line], data: bytes) -> None:
+        assert self._folder is not None
+        self._digest.update(data)
+        for line in lines:
+            try:
+                self._folder.take(line)
+            except Mismatch as error:
+                raise Usage(f"{self.path}:{self._folder.lines}: {error}") from None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from harness import statistics
 from harness.errors import Usage
 from harness.samples import Line, Samples, Unit
-from harness.statistics import Counts
+from harness.statistics import Counts, Flags
 from harness.tau import looped
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "events_of",
     "malformed",
     "mean_clipped",
+    "places_from",
     "scored_answers",
     "unchecked",
 ]
@@ -56,7 +57,6 @@ class Event:
 
 
 Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,12 @@ class Scored:
 
     def places(self, axis: int) -> Counts:
         """The bucket of each token on an axis."""
-        first = (self.start, 0)[axis]
-        return np.searchsorted(EDGES, np.arange(first, first + len(self.wrong)), side="right")
+        return places_from((self.start, 0)[axis], len(self.wrong))
+
+
+def places_from(first: int, count: int) -> Counts:
+    """The buckets [count] of places from `first` on."""
+    return np.searchsorted(EDGES, np.arange(first, first + count), side="right")
 
 
 def malformed(samples: Samples) -> list[str]:
@@ -85,8 +89,8 @@ def malformed(samples: Samples) -> list[str]:
     return [
         said["request"]
         for unit in samples.of("screen", *SYSTEM_PHASES)
-        for said in unit.answers
-        if said["arm"] == "a" and not _well_formed(said)
+        for said in unit.said("a")
+        if not _well_formed(said)
     ]
 
 
@@ -114,9 +118,7 @@ def scored_answers(samples: Samples, phases: Sequence[str], arm: str, head: str)
     """All answers of an arm, each with its scores; an answer without is an error, so none is skipped."""
     missing, seen = 0, set()
     for unit in samples.of(*phases):
-        for said in unit.answers:
-            if said["arm"] != arm:
-                continue
+        for said in unit.said(arm):
             if said["request"] in seen:
                 raise Usage(f"request '{said['request']}' was answered by arm '{arm}' in two units")
             seen.add(said["request"])

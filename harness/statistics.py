@@ -30,6 +30,7 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -136,52 +137,75 @@ def _newcombe(p1: float, trials1: float, p0: float, trials0: float, z: float) ->
     return Bounds(d, d - math.hypot(p1 - low1, high0 - p0), d + math.hypot(high1 - p1, p0 - low0))
 
 
-def _ratio_variance(hits: Counts, trials: Counts) -> float:
-    """Variance of sum(hits) / sum(trials) over clusters: sum_j (k_j - p m_j)^2 * c / (c - 1) / M^2.
-
-    The ratio estimator of a cluster sample (Cochran 1977, 9A.1; Rao and Scott 1992 for a binary outcome).
-    """
-    clusters, total = len(trials), trials.sum()
-    residual = hits - hits.sum() / total * trials
-    return float((residual**2).sum() * clusters / (clusters - 1) / total**2)
-
-
 def clustered_excess(hits1: Counts, trials1: Counts, hits0: Counts, trials0: Counts, confidence: float) -> Bounds:
-    """p1 - p0 from clusters of trials, int64 arrays [clusters], at least two clusters with trials on each side.
+    """p1 - p0 from clusters of trials, int64 arrays [clusters] or [clusters, strata], two clusters at least a side.
 
-    d -+ t sqrt(v1 + v0), each v the variance of a ratio estimator, Student's t with min(c1, c0) - 1 degrees of freedom;
-    and never closer than Newcombe's interval with the same t and each side's trials divided by its design effect
-    (effective sample sizes, Korn and Graubard 1998).
+    p0 is what side 0 would have with side 1's mix of strata, sum_s w_s p0_s with w_s the share of stratum s in side 1's
+    trials (direct standardisation); a stratum that side 1 has and side 0 has not is a ValueError.
+    d -+ t sqrt(v1 + v0), each v the variance of linearised residuals between clusters, c / (c - 1) sum_j r_j^2, and
+    Student's t with min(c1, c0) - 1 degrees of freedom (Cochran 1977, 9A.1; Rao and Scott 1992 for a binary outcome):
+    r1_j = (k_j - sum_s p0_s m_js - d m_j) / M1, r0_j = sum_s w_s (k_js - p0_s m_js) / M0_s; with one stratum these are
+    the ratio estimators' own.
+    And never closer than Newcombe's interval with the same t and each side's trials divided by its design effect
+    (effective sample sizes, Korn and Graubard 1998); side 0 has 1 / sum_s (w_s^2 / M0_s) of them, so that a stratum
+    of which little is known is no sharper than its few trials.
     Rare hits in clusters are skewed: alone, the first passes 3.2 % of excesses at its limit where 2.5 % are stated, the
     second 2.6 % (72 clusters of 500, 0.65 %); and with few clusters, or none hit, v may be zero.
     """
-    hits1, trials1 = _filled(hits1, trials1)
-    hits0, trials0 = _filled(hits0, trials0)
-    p1, p0 = float(hits1.sum() / trials1.sum()), float(hits0.sum() / trials0.sum())
+    hits1, trials1, hits0, trials0 = _shared(hits1, trials1, hits0, trials0)
+    all1, all0 = int(trials1.sum()), trials0.sum(axis=0)
+    weights, rates0 = trials1.sum(axis=0) / all1, hits0.sum(axis=0) / all0
+    p1, p0 = float(hits1.sum() / all1), float(weights @ rates0)
+    v1 = _between((hits1.sum(axis=1) - trials1 @ rates0 - (p1 - p0) * trials1.sum(axis=1)) / all1)
+    v0 = _between((hits0 - rates0 * trials0) @ (weights / all0))
     t = student(confidence, min(len(trials1), len(trials0)) - 1)
-    half = t * math.sqrt(_ratio_variance(hits1, trials1) + _ratio_variance(hits0, trials0))
-    effective1, effective0 = (
-        float(trials.sum()) / design_effect(hits, trials) for hits, trials in ((hits1, trials1), (hits0, trials0))
-    )
+    half = t * math.sqrt(v1 + v0)
+    effective1, effective0 = _effective(p1, all1, v1), _effective(p0, float(1 / (weights**2 / all0).sum()), v0)
     skewed = _newcombe(p1, effective1, p0, effective0, t)
     return Bounds(skewed.value, min(skewed.value - half, skewed.lower), max(skewed.value + half, skewed.upper))
 
 
+def _between(residuals: Floats) -> float:
+    """The variance of a sum over clusters, from its parts [clusters]."""
+    clusters = len(residuals)
+    return float((residuals**2).sum() * clusters / (clusters - 1))
+
+
+def _effective(rate: float, trials: float, variance: float) -> float:
+    """How many independent trials tell as much; no more than there are."""
+    free = rate * (1 - rate) / trials
+    return trials / max(1.0, variance / free) if free else trials
+
+
+def _shared(hits1: Counts, trials1: Counts, hits0: Counts, trials0: Counts) -> tuple[Counts, Counts, Counts, Counts]:
+    """All counts as [clusters, strata], with the strata that side 1 has, and clusters that have trials in them."""
+    hits1, trials1, hits0, trials0 = (
+        each[:, None] if each.ndim == 1 else each for each in (hits1, trials1, hits0, trials0)
+    )
+    used = trials1.sum(axis=0) > 0
+    if (trials0.sum(axis=0)[used] == 0).any():
+        raise ValueError("a stratum has trials on one side only")
+    return (*_filled(hits1[:, used], trials1[:, used]), *_filled(hits0[:, used], trials0[:, used]))
+
+
 def _filled(hits: Counts, trials: Counts) -> tuple[Counts, Counts]:
-    """The clusters that have trials."""
-    some = trials > 0
+    """The clusters [clusters, strata] that have trials."""
+    some = trials.sum(axis=1) > 0
     if some.sum() < 2:
         raise ValueError("a clustered bound needs two clusters")
     return hits[some], trials[some]
 
 
 def design_effect(hits: Counts, trials: Counts) -> float:
-    """How many times larger clusters make the variance of a rate than independent trials would; at least 1 (Kish)."""
-    hits, trials = _filled(hits, trials)
-    total = int(trials.sum())
+    """How many times larger clusters make the variance of a rate than independent trials would; at least 1 (Kish).
+
+    Counts [clusters] or [clusters, strata]: what strata differ in is no variance between clusters.
+    """
+    hits, trials, *_ = _shared(hits, trials, hits, trials)
+    total, rates = int(trials.sum()), hits.sum(axis=0) / trials.sum(axis=0)
     rate = float(hits.sum()) / total
-    free = rate * (1 - rate) / total
-    return max(1.0, _ratio_variance(hits, trials) / free) if free else 1.0
+    variance = _between((hits.sum(axis=1) - trials @ rates) / total)
+    return total / _effective(rate, total, variance)
 
 
 def event_p(events1: int, trials1: int, events0: int, trials0: int) -> float:

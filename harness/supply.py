@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from harness.conversation import Conversation, question, stop_ids_of
+from harness.conversation import ANSWER_TOK, Conversation, question, stop_ids_of, wire_id
 from harness.errors import HarnessError, Usage
 from harness.request import Request
 from harness.text import Text
 from harness.wire import Generate, Ready, Sampling
 
-__all__ = ["ANSWER_TOK", "Supply"]
-
-ANSWER_TOK = 128  # the longest timed answer
+__all__ = ["Supply"]
 
 
 class Supply:
@@ -26,6 +24,7 @@ class Supply:
                 raise Usage(f"request '{request.id}' has several turns: what is timed is single prompts")
         self._left = _fresh(requests, set(seen))[::-1]
         self._text = text
+        self._given: dict[str, Request] = {}
 
     def __len__(self) -> int:
         return len(self._left)
@@ -47,8 +46,13 @@ class Supply:
             wanted = min(request.max_tokens or ANSWER_TOK, ANSWER_TOK)
             if len(prompt) + wanted <= ready.context:
                 stop_ids = stop_ids_of(ready, self._text)
-                taken.append(question(request, request.id, prompt, wanted, sampling, stop_ids))
+                taken.append(question(request, wire_id(request, 0), prompt, wanted, sampling, stop_ids))
+                self._given[taken[-1].id] = request
         return taken
+
+    def request(self, asked: Generate) -> Request:
+        """Where a question that was taken comes from."""
+        return self._given[asked.id]
 
 
 def _fresh(requests: Sequence[Request], seen: set[str]) -> list[Request]:

@@ -11,8 +11,8 @@ import json
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,36 +24,50 @@ from spt.job import run_harness
 from spt.verdicts import Ledger
 
 __all__ = [
+    "RULE",
+    "Emit",
     "Kind",
     "Plan",
     "Requests",
+    "appear",
     "ask_harness",
+    "digest_of",
     "finish",
+    "judged",
     "key_of",
     "make_folder",
+    "measure",
     "open_folder",
     "scratch",
     "session_tok",
     "sweep",
+    "write_job",
     "write_requests",
 ]
 
 RULE = "paired-1"
 DIGITS = 12  # of a key, in a folder's name
 
+Emit = Callable[[dict[str, Any]], None]
+
 
 @dataclass(frozen=True)
 class Kind:
-    """A judging command of the harness, the phase that its job names, and what is added to its folder's name."""
+    """A judging command of the harness, the phase that its job names, and where its folders lie."""
 
     command: str
     phase: str
-    suffix: str = ""
+    suffix: str = ""  # of a folder's name
+    room: str = "campaigns"
+
+    def folder(self, ledger: Ledger, key: str) -> Path:
+        """The folder of the campaign with this key."""
+        return ledger.store.state / self.room / f"{key[:DIGITS]}{self.suffix}"
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Where requests come from: a file of the user's, or a set of the generator.
+    """Where requests come from: a file of the user's, or a set of the generator, sessions perhaps with `singles` too.
 
     `looks` is how many looks share them: the job's `units` is one look's share.
     """
@@ -63,6 +77,7 @@ class Requests:
     count: int
     sessions: bool = False
     looks: int = 0
+    singles: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,36 +126,52 @@ def ask_harness(deployment: Deployment, *arguments: object) -> list[dict[str, An
         return list(events)
 
 
-def key_of(plan: Plan, kind: Kind) -> str:
-    """The key that a verdict would have on this machine; nothing is started for it but the harness."""
+def key_of(plan: Plan, kind: Kind, timed: Path | None = None) -> str:
+    """The key that a verdict would have on this machine; nothing is started for it but the harness.
+
+    timed: the samples whose tokens would be forced first.
+    """
     with scratch() as folder:
         (folder / "requests.jsonl").touch()
         arms = {name: arm.record(name) for name, arm in plan.arms.items()}
         (folder / "job.json").write_text(json.dumps(plan.job(kind, 0, 0, arms)))
-        [found] = ask_harness(plan.deployment, "key", "--job", folder / "job.json")
+        words = [] if timed is None else ["--timed", timed]
+        [found] = ask_harness(plan.deployment, "key", "--job", folder / "job.json", *words)
     return str(found["key"])
 
 
 # --- folders ---
 
 
-def open_folder(plan: Plan, kind: Kind, key: str, place: Path, wanted: Requests) -> Path:
+def open_folder(plan: Plan, kind: Kind, key: str, wanted: Requests) -> Path:
     """The folder of a campaign, made now or found with work in it; its job is brought up to date."""
-    folder = place / f"{key[:DIGITS]}{kind.suffix}"
-    if not (folder / "job.json").is_file():
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=place) as name:
-            part = Path(name) / "folder"
-            make_folder(plan, kind, part, wanted)
-            with contextlib.suppress(FileExistsError, OSError):
-                part.rename(folder)  # a folder that was made meanwhile is as good
+    folder = kind.folder(plan.ledger, key)
+    appear(folder, lambda part: make_folder(plan, kind, part, wanted))
     old = read_json((folder / "job.json").read_bytes(), str(folder / "job.json"))
     _refuse_other(plan, folder, old, wanted)
-    job = plan.job(kind, old["seed"], old["units"], old["arms"])
+    write_job(folder, plan.job(kind, old["seed"], old["units"], old["arms"]))
+    return folder
+
+
+def appear(folder: Path, make: Callable[[Path], None]) -> None:
+    """Lets `make` make the folder of a job beside its place, and moves it there whole; one that is there stays."""
+    if (folder / "job.json").is_file():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as name:
+        part = Path(name) / "folder"
+        make(part)
+        with contextlib.suppress(FileExistsError, OSError):
+            part.rename(folder)  # a folder that was made meanwhile is as good
+    if not (folder / "job.json").is_file():
+        raise Usage(f"'{folder}' is in the way", "it holds no job: move it aside")
+
+
+def write_job(folder: Path, job: Mapping[str, Any]) -> None:
+    """Puts the job into its folder, whole."""
     part = folder / ".job.json"
     part.write_text(json.dumps(job, indent=1))
     part.replace(folder / "job.json")
-    return folder
 
 
 def make_folder(plan: Plan, kind: Kind, folder: Path, wanted: Requests) -> None:
@@ -168,12 +199,21 @@ def write_requests(deployment: Deployment, wanted: Requests, seed: int, to: Path
     if wanted.file is not None:
         to.write_bytes(_read(wanted.file))
         return
-    context_tok = deployment.context_tok()
+    _generate(deployment, wanted, seed, to)
+    if wanted.singles:
+        beside = to.with_suffix(".singles")
+        _generate(deployment, replace(wanted, count=wanted.singles, sessions=False), seed, beside)
+        with to.open("ab") as file:
+            file.write(beside.read_bytes())
+        beside.unlink()
+
+
+def _generate(deployment: Deployment, wanted: Requests, seed: int, to: Path) -> None:
     words: list[object] = ["--set", wanted.set, "--seed", seed, "--count", wanted.count]
     if wanted.sessions:
         words += ["--sessions", "--context-tok", session_tok(deployment)]
     else:
-        words += ["--longest-tok", max(SHORTEST_TOK, min(LONGEST_TOK, context_tok - ANSWER_TOK))]
+        words += ["--longest-tok", max(SHORTEST_TOK, min(LONGEST_TOK, deployment.context_tok() - ANSWER_TOK))]
     if families := deployment.requests.get("families"):
         words += ["--families", *families]
     ask_harness(deployment, "requests", *words, "--out", to)
@@ -201,21 +241,29 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(_read(path)).hexdigest()
 
 
+def measure(deployment: Deployment, folder: Path, words: Sequence[str], emit: Emit) -> None:
+    """Runs a command of the harness, with its words, on the job in a folder; `emit` gets its events as they come."""
+    command = [words[0], "--job", str(folder / "job.json"), "--out", str(folder / "out"), *words[1:]]
+    with scratch() as passing, run_harness(deployment, command, passing) as events:
+        for event in events:
+            emit(event)
+
+
 # --- the end ---
 
 
-def finish(
+def judged(
     ledger: Ledger, deployment: Deployment, what: str, key: str | None, samples: Path, reference: Path | None = None
 ) -> dict[str, Any]:
-    """Lets the harness say what samples come to, keeps them, and appends the verdict to the ledger.
+    """Lets the harness say what samples come to, and keeps them.
 
     What the ledger says is never more than what the kept samples do: they are named by the verdict's own digest.
     """
     words: list[object] = ["verdict", samples.absolute(), "--what", what]
-    if what == "forcing":
+    if what != "timing":
         words += ["--text", deployment.models.target]
-        if reference is not None:
-            words += ["--reference", reference.absolute()]
+    if reference is not None:
+        words += ["--reference", reference.absolute()]
     [verdict] = ask_harness(deployment, *words)
     if verdict["of"]["deployment"] != digest_of(ledger, deployment):
         raise Usage(f"the samples '{samples}' are of another deployment", "--deployment FILE names it")
@@ -224,7 +272,14 @@ def finish(
     for path, named in ((samples, "samples"), (reference, "reference")):
         if path is not None and ledger.keep_raw(path) != ledger.raw(verdict[named]):
             raise SptError(f"the samples '{path}' changed while they were judged", "run the command again")
-    return ledger.add(verdict)
+    return dict(verdict)
+
+
+def finish(
+    ledger: Ledger, deployment: Deployment, what: str, key: str | None, samples: Path, reference: Path | None = None
+) -> dict[str, Any]:
+    """What samples come to, appended to the ledger."""
+    return ledger.add(judged(ledger, deployment, what, key, samples, reference if what == "forcing" else None))
 
 
 def sweep(folder: Path) -> None:

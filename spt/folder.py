@@ -19,7 +19,7 @@ from spt.intake import LOCK, SOURCES, bundle_name, merged_records, read_lock
 from spt.memory import SOURCE, STOCK, Memory, patch_reference
 from spt.source import lines_of
 
-__all__ = ["export_entry", "lock_line", "write_entry", "write_lock"]
+__all__ = ["add_evidence", "export_entry", "lock_line", "write_entry", "write_lock"]
 
 _PART = ".spt-part-"
 
@@ -68,6 +68,21 @@ def _write(path: Path, data: bytes, scratch: Path) -> bool:
     Path(part).chmod(0o644)
     Path(part).replace(path)
     return True
+
+
+def add_evidence(folder: Path, file: str, line: Mapping[str, Any], samples: bytes) -> bool:
+    """Lays samples into an entry's folder, then appends their line to `file`; False where the line is there already.
+
+    A run that was killed between the two leaves samples that no line names, and the next one puts them to use.
+    """
+    path, text = folder / file, write_jsonl([dict(line)])
+    held = path.read_bytes() if path.is_file() else b""
+    if held and not held.endswith(b"\n"):
+        held += b"\n"
+    _write(folder / line["samples"]["path"], samples, folder.parent)
+    if text.rstrip() in held.splitlines():
+        return False
+    return _write(path, held + text, folder.parent)
 
 
 def lock_line(name: str, delta: Delta, base_tree: str, result_tree: str) -> dict[str, str]:

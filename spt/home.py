@@ -1,21 +1,23 @@
 """Where entries are found: in a deployment repository, in this project's own checkout, or among what ships."""
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import spt.share
 from spt.edit import Opened, composition_beside, edit_folder, note_written, open_edit, read_edit
 from spt.errors import Missing, SptError, Usage
-from spt.folder import export_entry, lock_line, write_entry, write_lock
+from spt.folder import add_evidence, export_entry, lock_line, write_entry, write_lock
 from spt.git.store import Store
 from spt.initialise import plain_tree, shipped_memory
 from spt.intake import merged_records, read_folders, read_lock
 from spt.memory import CURRENT, Memory, way_out_of_clone
 from spt.refresh import opened_files, refresh, refresh_files
 
-__all__ = ["Checkout", "Exported", "Home", "Repository", "find_home"]
+__all__ = ["Checkout", "Exported", "Home", "Repository", "find_checkout", "find_home"]
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,11 @@ class Checkout(Home):
             note_written(back)
         return Exported(back.delta.id, back.folder, [self.folder / name], None)
 
+    def add_evidence(self, name: str, file: str, line: Mapping[str, Any], samples: bytes) -> bool:
+        """Appends a line of evidence to an entry and keeps its samples; False where the line is there already."""
+        with self._locked():
+            return add_evidence(self.folder / name, file, line, samples)
+
 
 def find_home(path: Path) -> Home:
     """The home of the entries that a command at `path` is about."""
@@ -187,7 +194,7 @@ def find_home(path: Path) -> Home:
     if store is not None and store.reference(CURRENT) is not None:
         return Repository(path)
     for folder in (path.absolute(), *path.absolute().parents):
-        if (folder / "entries").is_dir() and (folder / "stock").is_dir() and (folder / "kernels").is_dir():
+        if _is_checkout(folder):
             return Checkout(folder)
         if store is not None and folder == store.work_tree:
             break
@@ -195,3 +202,20 @@ def find_home(path: Path) -> Home:
     if store is not None and (way_out := way_out_of_clone(store)) is not None:
         note = f"{note}; {way_out}"
     return Home(spt.share.shipped_root(), note, store is not None)
+
+
+def find_checkout(path: Path, entries: Path | None = None) -> Checkout:
+    """The checkout that holds the folder `entries`, or else the one that a command at `path` is about."""
+    if entries is None:
+        home = find_home(path)
+        if isinstance(home, Checkout):
+            return home
+        raise Usage("no entries lie here as files", "--entries DIR names the entries/ of a checkout")
+    root = entries.resolve().parent
+    if not _is_checkout(root) or entries.resolve() != root / "entries":
+        raise Usage(f"'{entries}' is not the entries/ of a checkout", "it lies beside stock/ and kernels/")
+    return Checkout(root)
+
+
+def _is_checkout(folder: Path) -> bool:
+    return all((folder / name).is_dir() for name in ("entries", "stock", "kernels"))

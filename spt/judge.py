@@ -4,25 +4,36 @@ The same key gets its old verdict without measuring again.  What was looked at a
 anew either: a look counts whatever came of it.
 """
 
-import datetime
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spt.campaign import Kind, Plan, Requests, finish, key_of, make_folder, open_folder, scratch, session_tok, sweep
+from spt.campaign import (
+    Emit,
+    Kind,
+    Plan,
+    Requests,
+    finish,
+    key_of,
+    make_folder,
+    measure,
+    open_folder,
+    session_tok,
+    sweep,
+)
 from spt.errors import Missing
 from spt.formats import read_json
-from spt.job import run_harness
+from spt.pack import TIMED
 from spt.served import refuse_forcing, refuse_timing
+from spt.verdicts import now, read_samples
 
-__all__ = ["COMMANDS", "Limits", "force_system", "make_job", "time_systems"]
+__all__ = ["COMMANDS", "Limits", "force_system", "make_job", "time_systems", "timed_samples"]
 
 TIME = Kind("time", "screen")
 FORCE = Kind("force", "force", "-force")
-CALIBRATE = Kind("calibrate", "calibrate")
+CALIBRATE = Kind("calibrate", "calibrate", room="calibrations")
 COMMANDS = tuple(kind.command for kind in (TIME, FORCE, CALIBRATE))
 
 # A unit asks 49 requests of a half: a warm-up and six groups of eight.  The longest campaign has 8 + 5 + 20 units; half
@@ -30,10 +41,9 @@ COMMANDS = tuple(kind.command for kind in (TIME, FORCE, CALIBRATE))
 HALF_REQUESTS, UNITS, RESERVE = 49, 33, 1.5
 # Sessions: each look at a system takes one share of two, and stock's own calibration is larger (docs/judge.md).
 LOOK_TOK, CALIBRATION_TOK = 50_000, 120_000
-LOOK_SESSIONS, LOOKS = 100, 2
+LOOK_SESSIONS, LOOKS, CALIBRATION_SESSIONS = 100, 2, 60
 SAID_SHARE = 0.4  # of a session's context that is answers
-
-Emit = Callable[[dict[str, Any]], None]
+SINGLE_TOK = 100  # said to a single request, of at most 128
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,12 @@ class Limits:
         """Limits from now on."""
         return cls(None if minutes is None else time.monotonic() + 60 * minutes, sandbox, devices)
 
+    def places(self) -> list[str]:
+        """What the harness is told of the devices, where the user named some."""
+        return ["--devices", ",".join(self.devices)] if self.devices else []
+
     def words(self) -> list[str]:
-        """What the harness is told of them."""
+        """What the harness is told of the rest."""
         words = [] if self.sandbox else ["--no-sandbox"]
         if self.deadline_s is not None:
             words += ["--max-minutes", f"{max(0.0, self.deadline_s - time.monotonic()) / 60:.3f}"]
@@ -63,27 +77,44 @@ def time_systems(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
     key = key_of(plan, TIME)
     if (old := _old(plan, TIME, "timing", key)) is not None:
         return old
-    folder = open_folder(plan, TIME, key, _place(plan), time_requests(file, max(1, len(limits.devices))))
-    words = ["--devices", ",".join(limits.devices)] if limits.devices else []
-    _measure(plan, TIME, folder, [*words, *limits.words()], _noting(plan, "timing", key, emit))
+    folder = open_folder(plan, TIME, key, time_requests(file, max(1, len(limits.devices))))
+    _measure(plan, TIME, folder, [*limits.places(), *limits.words()], _noting(plan, "timing", key, emit))
     return _end(plan, "timing", key, folder)
 
 
 def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> dict[str, Any]:
-    """The forcing verdict on arm a, old or new; stock is calibrated first where it is not yet."""
+    """The forcing verdict on arm a, old or new; stock is calibrated first where it is not yet.
+
+    What was timed of arm a against arm b is forced first, where the ledger has its confirmation and the samples.
+    """
     refuse_forcing(plan.deployment, plan.arms["a"], sandbox=limits.sandbox)
-    key = key_of(plan, FORCE)
+    timed = timed_samples(plan)
+    key = key_of(plan, FORCE, timed)
     if (old := _old(plan, FORCE, "forcing", key)) is not None:
         return old
     reference = _calibrated(plan, limits, emit)
-    folder = open_folder(plan, FORCE, key, _place(plan), force_requests(plan, file))
+    folder = open_folder(plan, FORCE, key, force_requests(plan, file))
     words = ["--reference", str(reference), *limits.words()]
+    if timed is not None:
+        words += ["--timed", str(timed)]
     _measure(plan, FORCE, folder, words, _noting(plan, "forcing", key, emit))
     return _end(plan, "forcing", key, folder, reference)
 
 
-def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path) -> None:
-    """Writes the job of a harness command (time, force, calibrate) into the new folder `to`, to be run elsewhere."""
+def timed_samples(plan: Plan) -> Path | None:
+    """The kept samples of the timing of this pair on this machine, where it was confirmed."""
+    verdict = plan.ledger.held("timing", key_of(plan, TIME)).verdict
+    if verdict is None or not verdict.get("look") or verdict["stock"] != plan.arms["stock"].system:
+        return None
+    kept = plan.ledger.raw(verdict["samples"])
+    return kept if kept.is_file() else None
+
+
+def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path, timed: Path | None = None) -> None:
+    """Writes the job of a harness command (time, force, calibrate) into the new folder `to`, to be run elsewhere.
+
+    timed: samples whose tokens are forced first; they go along as `timed.jsonl`.
+    """
     kind = next(kind for kind in (TIME, FORCE, CALIBRATE) if kind.command == command)
     if kind is TIME:
         refuse_timing(plan.deployment)
@@ -94,7 +125,10 @@ def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path
         FORCE: lambda: force_requests(plan, file),
         CALIBRATE: lambda: calibration_requests(plan, file),
     }
+    said = None if timed is None else read_samples(timed)
     make_folder(_of_stock(plan) if kind is CALIBRATE else plan, kind, to, wanted[kind]())
+    if said is not None:
+        (to / TIMED).write_bytes(said)
 
 
 def time_requests(file: Path | None, devices: int) -> Requests:
@@ -108,8 +142,10 @@ def force_requests(plan: Plan, file: Path | None) -> Requests:
 
 
 def calibration_requests(plan: Plan, file: Path | None) -> Requests:
-    """Sessions that stock answers itself."""
-    return Requests(file, "development", _sessions(plan, CALIBRATION_TOK), sessions=True)
+    """What stock answers itself: half the tokens in sessions, half in single requests like those that are timed."""
+    said_tok = SAID_SHARE * session_tok(plan.deployment)
+    sessions = max(CALIBRATION_SESSIONS, round(CALIBRATION_TOK / 2 / said_tok))
+    return Requests(file, "development", sessions, sessions=True, singles=round(sessions * said_tok / SINGLE_TOK))
 
 
 def _of_stock(plan: Plan) -> Plan:
@@ -121,13 +157,9 @@ def _sessions(plan: Plan, tokens: int) -> int:
     return max(LOOK_SESSIONS, round(tokens / (SAID_SHARE * session_tok(plan.deployment))))
 
 
-def _place(plan: Plan) -> Path:
-    return plan.ledger.store.state / "campaigns"
-
-
 def _old(plan: Plan, kind: Kind, what: str, key: str) -> dict[str, Any] | None:
     """The verdict that a key has for good; Missing where looks were taken whose samples are gone."""
-    held, folder = plan.ledger.held(what, key), _place(plan) / f"{key[:12]}{kind.suffix}"
+    held, folder = plan.ledger.held(what, key), kind.folder(plan.ledger, key)
     if held.verdict is not None and held.closed:
         sweep(folder)
         return held.verdict
@@ -145,9 +177,8 @@ def _noting(plan: Plan, what: str, key: str, emit: Emit) -> Emit:
 
     def note(event: dict[str, Any]) -> None:
         if event.get("look"):
-            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             phase = event.get("phase", "force")
-            look = {"phase": phase, "look": event["look"], "units": event.get("units", 0), "date": now}
+            look = {"phase": phase, "look": event["look"], "units": event.get("units", 0), "date": now()}
             plan.ledger.add_look(what, key, look)
         emit(event)
 
@@ -155,10 +186,7 @@ def _noting(plan: Plan, what: str, key: str, emit: Emit) -> Emit:
 
 
 def _measure(plan: Plan, kind: Kind, folder: Path, words: list[str], emit: Emit) -> None:
-    command = [kind.command, "--job", str(folder / "job.json"), "--out", str(folder / "out"), "--stream", *words]
-    with scratch() as passing, run_harness(plan.deployment, command, passing) as events:
-        for event in events:
-            emit(event)
+    measure(plan.deployment, folder, [kind.command, "--stream", *words], emit)
 
 
 def _end(plan: Plan, what: str, key: str, folder: Path, reference: Path | None = None) -> dict[str, Any]:
@@ -171,11 +199,11 @@ def _calibrated(plan: Plan, limits: Limits, emit: Emit) -> Path:
     """The samples of stock's calibration for this deployment, stock, card and harness, measured now or before."""
     own = replace(_of_stock(plan), seed=None)
     key = key_of(own, CALIBRATE)
-    done = plan.ledger.store.state / "calibrations" / key[:12] / "calibration.json"
+    done = CALIBRATE.folder(plan.ledger, key) / "calibration.json"
     if not done.is_file():
         file = plan.deployment.requests.get("file")
         path = None if file is None else plan.deployment.folder / file
-        folder = open_folder(own, CALIBRATE, key, done.parent.parent, calibration_requests(plan, path))
+        folder = open_folder(own, CALIBRATE, key, calibration_requests(plan, path))
         _measure(plan, CALIBRATE, folder, limits.words(), emit)
         kept = plan.ledger.keep_raw(folder / "out" / "samples.jsonl")
         part = done.with_name(".calibration.json")

@@ -16,13 +16,23 @@ from typing import Any
 from spt.errors import Conflict, Missing, Usage
 from spt.formats import check, read_json
 
-__all__ = ["load_job", "pack", "unpack"]
+__all__ = ["TIMED", "load_job", "pack", "unpack"]
 
 JOB, SAMPLES = "job.json", "out/samples.jsonl"
+TIMED = "timed.jsonl"  # beside a job of forcing: what was timed
 MAX_FILES = 20_000
 MAX_BYTES = 4 * 2**30
 MAX_JOB_BYTES = 2**20
-_SAME = ("arms", "seed", "rule", "phase", "units", "deployment_digest")  # of two jobs that are one
+_SAME = (
+    "arms",
+    "seed",
+    "rule",
+    "phase",
+    "units",
+    "deployment_digest",
+    "commitment",
+    "sizes",
+)  # of two jobs that are one
 
 
 def load_job(path: Path) -> tuple[Path, dict[str, Any]]:
@@ -40,7 +50,7 @@ def _job(data: bytes, where: str) -> dict[str, Any]:
     job: dict[str, Any] = read_json(data, where)
     check(job, "job", where)
     for name in (job["requests"], *(arm["dir"] for arm in job["arms"].values())):
-        if len(PurePosixPath(name).parts) != 1 or name in ("..", "out", JOB):
+        if len(PurePosixPath(name).parts) != 1 or name in ("..", "out", JOB, TIMED):
             raise Usage(f"{where}: '{name}' does not lie beside the job")
     return job
 
@@ -55,6 +65,8 @@ def pack(path: Path, out: Path, *, samples: bool = False) -> None:
     """
     folder, job = load_job(path)
     names = [JOB] if samples else [JOB, job["requests"], *sorted({arm["dir"] for arm in job["arms"].values()})]
+    if not samples and (folder / TIMED).exists():
+        names.append(TIMED)
     if samples and not (folder / SAMPLES).is_file():
         raise Missing(f"there are no samples at '{folder / SAMPLES}'", "nothing was measured yet")
     if (folder / SAMPLES).is_file():
@@ -90,8 +102,13 @@ def _files(path: Path) -> Iterator[Path]:
 def _member(name: str, data: bytes, file: Path) -> tarfile.TarInfo:
     made = tarfile.TarInfo(name)
     made.size = len(data)
-    made.mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
+    made.mode = _mode(file.stat().st_mode)
     return made  # time 0, owner 0, no names
+
+
+def _mode(mode: int) -> int:
+    """One of three; what nobody else may read, such as the requests of a final, stays so."""
+    return 0o755 if mode & 0o100 else 0o644 if mode & 0o077 else 0o600
 
 
 # --- and back ---
@@ -170,13 +187,13 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, to: Path) -> None:
             shutil.copyfileobj(source, file)
     except (FileExistsError, NotADirectoryError):
         raise Usage(f"the tar holds '{member.name}' twice, or as file and folder") from None
-    to.chmod(0o755 if member.mode & 0o100 else 0o644)
+    to.chmod(_mode(member.mode))
 
 
 def _refuse_stray(path: Path, folder: Path) -> None:
     """Nothing but the job's own files came."""
     _, job = load_job(folder)
-    rooms = {JOB, job["requests"], "out", *(arm["dir"] for arm in job["arms"].values())}
+    rooms = {JOB, TIMED, job["requests"], "out", *(arm["dir"] for arm in job["arms"].values())}
     for file in _files(folder):
         inside = file.relative_to(folder).as_posix()
         if inside.split("/")[0] not in rooms or (inside.startswith("out/") and inside != SAMPLES):

@@ -1,4 +1,4 @@
-"""The figure of a timing verdict: a raw ratio, or a speedup once forcing accepted the same system.
+"""The figure of a timing verdict: a raw ratio, or a speedup once forcing accepted the tokens that were timed.
 
 There is no way to make a `Speedup` but from a ledger that holds the forcing verdict.
 """
@@ -8,27 +8,36 @@ from typing import Any
 
 from spt.errors import Differs
 from spt.evidence import RawRatio
-from spt.verdicts import Ledger
+from spt.verdicts import FINAL, Ledger
 
 __all__ = ["RawRatio", "Speedup", "figure_of"]
 
 
 class Speedup:
-    """Time before over time after, of a system whose tokens forcing accepted; `forcing` is that verdict's key."""
+    """Time before over time after, of a system whose timed tokens forcing accepted; `forcing` is that verdict's key.
+
+    `against` names the comparison of a final, which holds its own forcing.
+    """
 
     __slots__ = ("_forcing", "_value")
 
-    def __init__(self, ledger: Ledger, timing: Mapping[str, Any]) -> None:
-        held = ledger.held("timing", timing["key"]).verdict
-        if held != timing or timing["gain"] is None:
-            raise Differs("this timing verdict is not in the ledger: it has no figure", "`spt verdict add` takes it in")
-        forcing = ledger.passing(timing)
+    def __init__(self, ledger: Ledger, verdict: Mapping[str, Any], against: str | None = None) -> None:
+        gain = _gain(verdict, against)
+        if ledger.held(verdict["what"], verdict["key"]).verdict != verdict or gain is None:
+            problem = f"this {verdict['what']} verdict is not in the ledger: it has no figure"
+            raise Differs(problem, "`spt verdict add` takes it in")
+        if (rejected := ledger.rejecting(verdict)) is not None:
+            raise Differs(
+                "forcing rejected this system: its figure is a raw ratio",
+                f"`spt verdict show {rejected['key'][:12]}` says why",
+            )
+        forcing = _accepting(ledger, verdict)
         if forcing is None:
             raise Differs(
-                "no forcing verdict in the ledger accepts this system: its figure is a raw ratio",
-                "`spt force SYSTEM` measures whether its tokens are stock's",
+                "no forcing verdict in the ledger accepts the tokens that were timed: the figure is a raw ratio",
+                "`spt force A B` forces the tokens that were timed",
             )
-        self._value, self._forcing = 1 + float(timing["gain"]), str(forcing["key"])
+        self._value, self._forcing = 1 + gain, str(forcing["key"])
 
     @property
     def value(self) -> float:
@@ -42,10 +51,24 @@ class Speedup:
         return f"speedup {self.value:.3f}"
 
 
-def figure_of(ledger: Ledger, timing: Mapping[str, Any]) -> RawRatio | Speedup | None:
-    """What may be said of a timing verdict; None where it has no gain."""
-    if timing["gain"] is None:
+def _gain(verdict: Mapping[str, Any], against: str | None) -> float | None:
+    gain = verdict["gain"] if against is None else verdict["timing"][against]["gain"]
+    return None if gain is None else float(gain)
+
+
+def _accepting(ledger: Ledger, verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The verdict that accepts the tokens of the system: a final's own, or forcing's."""
+    if verdict["what"] == FINAL:
+        return verdict if verdict["answer"] == "accept" and ledger.rejecting(verdict) is None else None
+    return ledger.passing(verdict)
+
+
+def figure_of(ledger: Ledger, verdict: Mapping[str, Any], against: str | None = None) -> RawRatio | Speedup | None:
+    """What may be said of the gain in a verdict; None where it has none."""
+    gain = _gain(verdict, against)
+    if gain is None:
         return None
-    if ledger.passing(timing) is not None and ledger.held("timing", timing["key"]).verdict == timing:
-        return Speedup(ledger, timing)
-    return RawRatio(1 + float(timing["gain"]))
+    held = ledger.held(verdict["what"], verdict["key"]).verdict
+    if held == verdict and _accepting(ledger, verdict) is not None:
+        return Speedup(ledger, verdict, against)
+    return RawRatio(1 + gain)

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from spt import share
 from spt.errors import Usage
 from spt.formats import check, read_yaml
-from spt.git.objects import EXECUTABLE, FILE, LINK, TREE, Objects, Oid
+from spt.git.objects import EXECUTABLE, GITLINK, LINK, TREE, Objects, Oid
 from spt.git.tree import fold, subtree, walk, without
 
 __all__ = [
@@ -268,7 +268,8 @@ def export(objects: Objects, tree: Oid, folder: Path) -> None:
     """Writes a tree's files into a folder that is absent or empty: all of them, or none.
 
     The files are written beside it and moved into place at the end, so that an interrupted export leaves no
-    half of a system.  Modes are 0644 and 0755; a link is made as a link; a submodule is an empty folder.
+    half of a system.  Modes are 0644 and 0755; a link is made as a link.  A submodule is an error: its files are
+    not in the repository, and an empty folder in their place would be another tree under this one's name.
     """
     folder = folder.parent.resolve() / folder.name
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
@@ -277,11 +278,11 @@ def export(objects: Objects, tree: Oid, folder: Path) -> None:
         raise Usage(f"folder '{folder}' is not empty", "name a folder that does not exist yet")
     if not folder.parent.is_dir():
         raise Usage(f"folder '{folder.parent}' does not exist")
-    _refuse_unsafe_names(objects, tree)
+    _refuse_unsafe(objects, tree)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         for path, state in walk(objects, tree):
-            _write(part / path, state.mode, objects.blob(state.oid) if state.mode in (FILE, EXECUTABLE, LINK) else b"")
+            _write(part / path, state.mode, objects.blob(state.oid))
         part.chmod(0o755)
         part.replace(folder)
     except BaseException:
@@ -289,8 +290,13 @@ def export(objects: Objects, tree: Oid, folder: Path) -> None:
         raise
 
 
-def _refuse_unsafe_names(objects: Objects, tree: Oid) -> None:
-    for path, _ in walk(objects, tree):
+def _refuse_unsafe(objects: Objects, tree: Oid) -> None:
+    for path, state in walk(objects, tree):
+        if state.mode == GITLINK:
+            raise Usage(
+                f"'{path}' is a submodule, whose files this repository does not hold",
+                "commit its files in its place, or remove it",
+            )
         for name in path.split("/"):
             if name in (".", "..") or fold(name) == ".git" or "\0" in name:
                 raise Usage(f"tree '{tree[:12]}' holds the unsafe path '{path}'")
@@ -301,9 +307,7 @@ def _write(path: Path, mode: int, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if mode == LINK:
         path.symlink_to(os.fsdecode(data))
-    elif mode in (FILE, EXECUTABLE):
+    else:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
             file.write(data)
         path.chmod(0o755 if mode == EXECUTABLE else 0o644)
-    else:
-        path.mkdir()

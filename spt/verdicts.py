@@ -4,13 +4,14 @@ Every look and every verdict is a commit of its own, so nothing that was seen ca
 for git: they lie compressed below the git common directory, named by their digest, and the ledger names them.
 """
 
+import datetime
 import gzip
 import hashlib
 import json
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,36 @@ from spt.git.objects import FILE, State
 from spt.git.store import Store
 from spt.git.tree import splice, walk
 
-__all__ = ["LEDGER", "OPEN", "Held", "Ledger", "named"]
+__all__ = ["FINAL", "LEDGER", "OPEN", "SEALS", "Held", "Ledger", "named", "now", "read_samples"]
 
 LEDGER = "refs/spt/verdicts"
 # Answers that leave a key open: nothing was learnt of the candidate, or too little to accept anything.
 OPEN = ("refused", "smoke")
-KINDS = ("timing", "forcing")
+NO = ("reject", "malformed")  # what forcing says of a system that is not lossless
+FINAL = "final"
+SEALS = "seal"  # the folder of what is known of seals (spt/seal.py)
 
 
 def named(identity: Mapping[str, Any]) -> str:
     """The key of what a verdict is of, as the harness computes it (docs/judge.md)."""
     return hashlib.sha256(canonical(identity).encode()).hexdigest()
+
+
+def now() -> str:
+    """The time as the ledger states it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def read_samples(path: Path) -> bytes:
+    """The whole lines of a file of samples, compressed or not; half a last line is left out."""
+    try:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise Usage(f"the samples '{path}' are not whole: {error}") from error
+    except FileNotFoundError:
+        raise Missing(f"there are no samples at '{path}'") from None
+    return data[: data.rfind(b"\n") + 1]
 
 
 @dataclass(frozen=True)
@@ -43,11 +63,13 @@ class Held:
     key: str
     looks: tuple[dict[str, Any], ...] = ()
     verdict: dict[str, Any] | None = None
+    seal: str | None = None  # of a final: the name
+    again: str | None = None  # of a final: why the system was measured another time
 
     @property
     def closed(self) -> bool:
-        """Whether this key has its answer for good."""
-        return self.verdict is not None and self.verdict["answer"] not in OPEN
+        """Whether this key has its answer for good; a seal is used once, so a final's always is."""
+        return self.verdict is not None and (self.what == FINAL or self.verdict["answer"] not in OPEN)
 
     @property
     def path(self) -> str:
@@ -55,6 +77,8 @@ class Held:
 
     def record(self) -> dict[str, Any]:
         fields = {"what": self.what, "key": self.key, "looks": list(self.looks), "verdict": self.verdict}
+        if self.what == FINAL:
+            fields |= {"seal": self.seal, "again": self.again}
         return {"v": 1, "kind": "ledger", **fields}
 
 
@@ -63,6 +87,7 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._known: tuple[str | None, list[Held]] = (None, [])  # what `all` read, and of which tree
 
     @classmethod
     def find(cls, path: Path) -> "Ledger":
@@ -77,33 +102,80 @@ class Ledger:
 
     def held(self, what: str, key: str) -> Held:
         """What is known of a key: nothing at all where it was never judged."""
-        tree = self._tree()
-        state = None if tree is None else self.store.objects.lookup(tree, f"{what}/{key}.json")
+        state = self._lookup(f"{what}/{key}.json")
         return Held(what, key) if state is None else self._read(what, key, state)
 
     def all(self) -> list[Held]:
         """Everything that is known, by kind and key."""
         tree = self._tree()
-        found = []
-        for path, state in [] if tree is None else walk(self.store.objects, tree):
-            what, _, name = path.partition("/")
-            found.append(self._read(what, name.removesuffix(".json"), state))
-        return found
+        if tree is None:
+            return []
+        if self._known[0] != tree:
+            found = []
+            for path, state in walk(self.store.objects, tree):
+                what, _, name = path.partition("/")
+                if what != SEALS:
+                    found.append(self._read(what, name.removesuffix(".json"), state))
+            self._known = tree, found
+        return list(self._known[1])
 
     def passing(self, timing: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The forcing verdict that accepted the very system that a timing verdict is of, on the same card.
+        """The forcing verdict that accepted the very tokens that a timing verdict is of; None once any rejected."""
+        verdict = self.held("forcing", named({**timing["of"], "timed": timing["samples"]})).verdict
+        if verdict is None or verdict["answer"] != "accept" or verdict.get("timed") != timing["samples"]:
+            return None
+        return verdict if verdict.get("stock") == timing["stock"] and self.rejecting(timing) is None else None
 
-        It is of the timed units themselves, or of the system against stock.
+    def rejecting(self, timing: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A verdict, of forcing or of a final, that rejected the system of this one, on its deployment, card and stock.
+
+        Whatever it was paired with, and whichever tokens it was of: one that is kept is enough.
         """
-        for identity in (timing["of"], {**timing["of"], "b": timing["stock"]}):
-            verdict = self.held("forcing", named(identity)).verdict
-            if verdict is not None and verdict["answer"] == "accept" and verdict["stock"] == timing["stock"]:
-                return verdict
-        return None
+        return next((each for each in self._forced(timing, "forcing", FINAL) if each["answer"] in NO), None)
+
+    def forcing(self, timing: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What forcing says of the system of a timing verdict: what passes, else what rejects, else what there is.
+
+        Of these it is the one of the tokens that were timed, or the newest.
+        """
+        decided = self.passing(timing) or self.rejecting(timing)
+        return decided or max(
+            self._forced(timing, "forcing"),
+            key=lambda verdict: (verdict.get("timed") == timing["samples"], verdict["date"]),
+            default=None,
+        )
+
+    def _forced(self, timing: Mapping[str, Any], *kinds: str) -> Iterator[dict[str, Any]]:
+        """The verdicts of these kinds on the system of a timing verdict, on its deployment and card, by its stock."""
+        for held in self.all():
+            verdict = held.verdict
+            if verdict is None or held.what not in kinds or verdict.get("stock") != timing["stock"]:
+                continue
+            if all(verdict["of"][name] == timing["of"][name] for name in ("a", "deployment", "card")):
+                yield verdict
+
+    def timing(self, prefix: str) -> dict[str, Any]:
+        """The one timing verdict whose key begins so; Missing or Usage where it is none or not one."""
+        found = [held for held in self.all() if held.key.startswith(prefix)]
+        hint = "`spt verdict list` names those that there are"
+        if not found:
+            raise Missing(f"no verdict has a key that begins with '{prefix}'", hint)
+        timed = [held for held in found if held.what == "timing"]
+        if not timed:
+            raise Usage(f"'{prefix}' is the key of a forcing verdict, which has no gain", hint)
+        if len(timed) > 1:
+            raise Usage(f"{len(timed)} timing verdicts have a key that begins with '{prefix}'", hint)
+        if timed[0].verdict is None:
+            raise Missing(f"the campaign '{prefix}' has no verdict yet", "the `spt time` that began it goes on")
+        return timed[0].verdict
 
     def _tree(self) -> str | None:
         tip = self.store.reference(LEDGER)
         return None if tip is None else self.store.objects.commit(tip).tree
+
+    def _lookup(self, path: str) -> State | None:
+        tree = self._tree()
+        return None if tree is None else self.store.objects.lookup(tree, path)
 
     def _read(self, what: str, key: str, state: State) -> Held:
         where = f"{LEDGER}:{what}/{key}.json"
@@ -115,7 +187,21 @@ class Ledger:
             stated += [(verdict["what"], verdict["key"]), (what, named(verdict["of"]))]
         if any(one != (what, key) for one in stated):
             raise Usage(f"{where}: what it holds is of another key")
-        return Held(what, key, tuple(value["looks"]), verdict)
+        return Held(what, key, tuple(value["looks"]), verdict, value.get("seal"), value.get("again"))
+
+    def record(self, path: str, kind: str) -> dict[str, Any] | None:
+        """The record of this kind in the file `path`, or None."""
+        if (state := self._lookup(path)) is None:
+            return None
+        value: dict[str, Any] = read_json(self.store.objects.blob(state.oid), f"{LEDGER}:{path}")
+        check(value, kind, f"{LEDGER}:{path}")
+        return value
+
+    def paths(self, folder: str) -> list[str]:
+        """The files below a folder, in order."""
+        tree = self._tree()
+        found = () if tree is None else walk(self.store.objects, tree)
+        return [path for path, _ in found if path.startswith(f"{folder}/")]
 
     # Writing.
 
@@ -142,14 +228,18 @@ class Ledger:
             return dict(verdict)
 
     def _put(self, held: Held, subject: str) -> None:
-        objects, tip = self.store.objects, self.store.reference(LEDGER)
-        record = held.record()
-        check(record, "ledger", held.path)
-        data = json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
-        tree = splice(objects, self._tree(), {held.path: State(FILE, objects.add_blob(data))})
-        message = f"{subject}\n\nSpt-Key: {held.key}\n"
-        now = TOOL._replace(time_s=int(time.time()))
-        self.store.stage(LEDGER, objects.add_commit(tree, [] if tip is None else [tip], now, message))
+        self.commit({held.path: held.record()}, f"{subject}\n\nSpt-Key: {held.key}\n")
+
+    def commit(self, records: Mapping[str, Mapping[str, Any]], message: str) -> None:
+        """Writes records to their paths in one commit; the caller holds the repository's lock."""
+        objects, tip, states = self.store.objects, self.store.reference(LEDGER), {}
+        for path, record in records.items():
+            check(record, record["kind"], path)
+            data = json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+            states[path] = State(FILE, objects.add_blob(data))
+        tree = splice(objects, self._tree(), states)
+        author = TOOL._replace(time_s=int(time.time()))
+        self.store.stage(LEDGER, objects.add_commit(tree, [] if tip is None else [tip], author, message))
         self.store.publish("spt verdict")
 
     # Samples.
@@ -160,14 +250,7 @@ class Ledger:
 
     def keep_raw(self, samples: Path) -> Path:
         """Keeps a file of samples, compressed, under the digest of its lines; half a last line is left out."""
-        try:
-            data = samples.read_bytes()
-            data = gzip.decompress(data) if samples.suffix == ".gz" else data
-        except (EOFError, gzip.BadGzipFile) as error:
-            raise Usage(f"the samples '{samples}' are not whole: {error}") from error
-        except FileNotFoundError:
-            raise Missing(f"there are no samples at '{samples}'") from None
-        data = data[: data.rfind(b"\n") + 1]
+        data = read_samples(samples)
         kept = self.raw(hashlib.sha256(data).hexdigest())
         if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Scores tokens that somebody else emitted: what this engine would have said at each position of the same prefix."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,7 +15,9 @@ from stock.system import System
 __all__ = ["Scorer", "Scores"]
 
 _HALVINGS = 40
-_CHUNK_ELEMENTS = 1 << 22  # of logits at once: scoring makes a dozen tensors of their size, of 8 bytes an element
+# Of logits at once: scoring makes a dozen tensors of their size, of 8 bytes an element at the most.  On a GPU all rows
+# of a pass, so that the host, which launches two dozen operations a chunk, stays ahead.
+_CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}
 
 
 @dataclass
@@ -52,42 +54,55 @@ class Scorer:
         token = torch.tensor(ids, device=device)
         noise = Noise.of(sampling, device)
         self.cache.reset()
-        scores = Scores([], [], [], [], [])
+        parts: list[tuple[Tensor, ...]] = []
+        chosen = 1  # the index of the token that a pass's first row chooses: the one after its own
         for passed in self.prefill(token[:-1]):
-            chosen = passed.position + 1  # a row chooses the token after its own
-            wanted = chosen >= start
-            if bool(wanted.any()):
-                at = chosen[wanted]
-                logits = self.system.product(passed.hidden[wanted])
-                rows = max(1, _CHUNK_ELEMENTS // logits.shape[1])
-                for chunk in zip(logits.split(rows), at.split(rows), token[at].split(rows), strict=True):
-                    part = _score_rows(*chunk, sampling, noise)
-                    for name in (each.name for each in fields(Scores)):
-                        getattr(scores, name).extend(getattr(part, name))
-        return scores
+            count = len(passed.position)
+            first = max(0, start - chosen)
+            if first < count:
+                parts += self._score_pass(passed.hidden[first:], chosen + first, token, sampling, noise)
+            chosen += count
+        # One transfer for all: what is read after each pass, the device waits for.
+        return Scores(*(torch.cat(column).tolist() for column in zip(*parts, strict=True)))
+
+    def _score_pass(
+        self, hidden: Tensor, first: int, token: Tensor, sampling: Sampling, noise: Noise
+    ) -> list[tuple[Tensor, ...]]:
+        """The scores of the tokens from index `first` on, one for each row of hidden [n, hidden]."""
+        logits = self.system.product(hidden)
+        at = torch.arange(first, first + len(hidden), device=token.device)
+        rows = max(1, _CHUNK_ELEMENTS[logits.device.type] // logits.shape[1])
+        chunks = zip(logits.split(rows), at.split(rows), token[first : first + len(hidden)].split(rows), strict=True)
+        return [_score_rows(*chunk, sampling, noise) for chunk in chunks]
 
 
-def _score_rows(logits: Tensor, position: Tensor, token: Tensor, sampling: Sampling, noise: Noise) -> Scores:
+def _score_rows(
+    logits: Tensor, position: Tensor, token: Tensor, sampling: Sampling, noise: Noise
+) -> tuple[Tensor, ...]:
+    """The fields of `Scores` for rows of logits [n, vocabulary]."""
     logits = wide(logits)
     ids, given = torch.arange(logits.shape[1], device=logits.device), token[:, None]
     own = logits.gather(1, given)
-    better = (logits > own) | ((logits == own) & (ids < given))
-    cut = sampling.cuts and not sampling.greedy
-    keep = kept(logits, noise) if cut else torch.ones_like(better)
-    gumbels = torch.zeros_like(logits) if sampling.greedy else gumbel(noise.seed, position[:, None], ids[None])
-    score = logits if sampling.greedy else logits / noise.temperature + gumbels
+    rank = (logits > own).sum(1) + ((logits == own) & (ids < given)).sum(1)
+    if sampling.greedy:
+        choice = logits.argmax(1)
+        margin = (logits.gather(1, choice[:, None]) - own)[:, 0].double()
+        return (
+            choice,
+            margin.masked_fill(choice == token, 0.0),
+            rank,
+            own[:, 0],
+            torch.ones_like(token, dtype=torch.bool),
+        )
+    keep = kept(logits, noise) if sampling.cuts else torch.ones_like(logits, dtype=torch.bool)
+    gumbels = gumbel(noise.seed, position[:, None], ids[None])
+    score = logits / noise.temperature + gumbels
     choice = score.masked_fill(~keep, float("-inf")).argmax(1)
     margin = (score.amax(1) - score.gather(1, given)[:, 0]).double()
-    if cut:
+    if sampling.cuts:
         lost = choice != token
         margin[lost] = _smallest_raise(logits[lost], gumbels[lost], token[lost], noise)
-    return Scores(
-        choice.tolist(),
-        margin.masked_fill(choice == token, 0.0).tolist(),
-        better.sum(1).tolist(),
-        own[:, 0].tolist(),
-        keep.gather(1, given)[:, 0].tolist(),
-    )
+    return choice, margin.masked_fill(choice == token, 0.0), rank, own[:, 0], keep.gather(1, given)[:, 0]
 
 
 def _smallest_raise(logits: Tensor, gumbels: Tensor, token: Tensor, noise: Noise) -> Tensor:

@@ -4,6 +4,7 @@ python -m stock.worker --in-fd 3 --out-fd 4
 """
 
 import argparse
+import importlib
 import json
 import os
 import queue
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from stock.score import Scorer
 
 MAX_MESSAGE_CHARACTERS = 500
+IDLE_S = 0.25  # after `hello`: who only wants to read it has gone by then
 Opened = TypeVar("Opened")
 
 
@@ -65,11 +67,23 @@ class Worker:
             return
         self.send("hello", engine="stock", version=stock.__version__, options=options)
         threading.Thread(target=self._read, daemon=True).start()
+        self._guarded(list, self._wake_up)
         try:
             while True:
                 self._serve()
         except (Shutdown, BrokenPipeError):
             pass
+
+    def _wake_up(self) -> None:
+        """Imports what loading needs, unless the client wants something at once: who starts a worker early saves that.
+
+        What fails here fails again at `load`, where somebody is told.
+        """
+        until_s = time.monotonic() + IDLE_S
+        while self.lines.empty() and time.monotonic() < until_s:
+            time.sleep(IDLE_S / 50)
+        if self.lines.empty():
+            importlib.import_module("stock.engine")
 
     def send(self, operation: str, **fields: Any) -> None:
         """Writes one reply; ValueError for a number that JSON has not."""

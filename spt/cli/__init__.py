@@ -73,6 +73,8 @@ COMMANDS = {
     "ceiling": ("spt.cli.ceiling:ceiling", "Say how fast a deployment could be, and where its speed is lost"),
     "time": ("spt.cli.time:time", "Judge whether a system is faster than another"),
     "force": ("spt.cli.force:force", "Judge whether a system says what stock says"),
+    "seal": ("spt.cli.seal:seal", "Make the secret that draws a final"),
+    "final": ("spt.cli.final:final", "Judge a system for the last time, on requests nobody has seen"),
     "verdict": ("spt.cli.verdict:verdict", "List, show and add verdicts"),
     "job": ("spt.cli.job:job", "Carry work to another machine, and samples back"),
     "entry": ("spt.cli.entry:entry", "List, show, apply, verify and make memory entries"),

@@ -7,12 +7,14 @@ from spt.cli.names import complete_entries
 
 
 @click.command()
-@click.argument("system", shell_complete=complete_entries)
+@click.argument("a", shell_complete=complete_entries)
+@click.argument("b", default="stock", shell_complete=complete_entries)
 @judging_options
 @click.pass_context
 def force(
     ctx: click.Context,
-    system: str,
+    a: str,
+    b: str,
     file: str | None,
     requests: str | None,
     seed: int | None,
@@ -21,11 +23,12 @@ def force(
     no_sandbox: bool,
     as_json: bool,
 ) -> None:
-    """Judge whether SYSTEM says what stock says
+    """Judge whether system A says what stock says
 
-    Stock scores every token of SYSTEM on SYSTEM's own prefix, and is held against what it says of its own: that is
-    measured once a deployment, stock and card.  The same system gets its old verdict without being measured again.
-    Exit code 0 is accept, and 1 any other answer; `smoke`, of too few tokens, accepts nothing.
+    Stock scores every token of A on A's own prefix, and is held against what it says of its own: that is measured once
+    a deployment, stock and card.  Once `spt time A B` confirmed, the tokens that were timed come first: a speedup needs
+    them accepted.  The same tokens get their old verdict without being measured again.  Exit code 0 is accept, and 1
+    any other answer; `smoke`, of too few tokens, accepts nothing.
 
     \b
     Example:
@@ -39,7 +42,7 @@ def force(
     from spt.judge import force_system
 
     limits = chosen_limits(max_minutes, devices, no_sandbox=no_sandbox, most=1)
-    plan = chosen_plan(system, "stock", file, seed, devices, trusted=no_sandbox)
+    plan = chosen_plan(a, b, file, seed, devices, trusted=no_sandbox)
     if plan.deployment.served:
         say("note: a verdict is of the server as it runs now: change the name of the deployment with its flags")
     with ended_by_exception(), Progress() as progress:

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spt.cli.output import data, table
+from spt.cli.progress import LEAST_UNITS
 
 if TYPE_CHECKING:
     from spt.ratio import RawRatio, Speedup
+    from spt.verdicts import Held, Ledger
 
-__all__ = ["show_verdict"]
+__all__ = ["show_final", "show_verdict"]
 
 DASH = "-"
 SMOKE = "smoke: so few tokens can only reject; this accepts nothing"
@@ -23,6 +25,53 @@ def show_verdict(verdict: Mapping[str, Any], figure: "RawRatio | Speedup | None"
     else:
         _show_forcing(verdict)
     data(f"key {verdict['key'][:12]}, samples {verdict['samples'][:12]}, {verdict['date']}, {_machine(verdict)}")
+
+
+def show_final(ledger: "Ledger", held: "Held") -> None:
+    """Prints the verdict of a final, with what was measured before it of the same system."""
+    from spt.final import earlier_finals
+    from spt.ratio import figure_of
+    from spt.seal import check_commitment, seal_named
+
+    verdict = held.verdict
+    assert verdict is not None and held.seal is not None  # a final's
+    sealed = seal_named(ledger, held.seal)
+    check_commitment(sealed)
+    data(f"{verdict['answer']}: {verdict['reason']}")
+    if held.again is not None:
+        data(f"again: {held.again}")
+        for words in earlier_finals(ledger, verdict["of"]["a"], verdict["of"]["deployment"], held.seal):
+            data(f"another final of this system: {words}")
+    for phase, words in (("stock", "against the other arm"), ("ar", "against autoregressive decoding")):
+        for line in _comparison(words, verdict["timing"][phase], figure_of(ledger, verdict, phase)):
+            data(line)
+    for row in verdict["sorts"]:
+        data(
+            f"{row['sort']}: {row['answers']} answers, {row['tokens']} tokens, looped {row['looped_tok']}, "
+            f"tau {_number(row['tau'])}"
+        )
+    _show_forcing(verdict)
+    data(f"seal {held.seal}, committed {sealed.date}, commitment {sealed.commitment[:12]} checked")
+    data(f"key {verdict['key'][:12]}, samples {verdict['samples'][:12]}, {verdict['date']}, {_machine(verdict)}")
+
+
+def _comparison(words: str, figure: Mapping[str, Any], said: object) -> Iterator[str]:
+    """One of a final's two: nothing is promoted on it."""
+    if said is None:
+        yield f"{words}: not measured"
+        return
+    # An interval of two units says nothing.
+    ends = figure["interval"] if figure["units"] >= LEAST_UNITS else None
+    yield f"{words}: {said}, gain {_signed(figure['gain'])}, {_between(ends)} (each end at 99.5 %)"
+    yield (
+        f"  {figure['units']} units, spread {_share(figure['spread'])}, "
+        f"between requests {_between(figure['between'])}, "
+        f"tau {_number(figure['tau']['a'])} and {_number(figure['tau']['b'])}, {figure['diverged']} requests diverged"
+    )
+
+
+def _number(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2f}"
 
 
 def _machine(verdict: Mapping[str, Any]) -> str:
@@ -51,9 +100,13 @@ def _show_forcing(verdict: Mapping[str, Any]) -> None:
         f"excess {_excess(verdict['excess'])}"
     )
     data(
-        f"tokens {verdict['tokens']} in {verdict['sessions']} sessions, look {verdict['look']}, "
-        f"looped {verdict['looped_tok']}" + (f", still needed {needed}" if (needed := verdict["needed_tok"]) else "")
+        f"tokens {verdict['tokens']} in {verdict['sessions']} sessions, "
+        + (f"look {verdict['look']}, " if "look" in verdict else "")
+        + f"looped {verdict['looped_tok']}"
+        + (f", still needed {needed}" if (needed := verdict.get("needed_tok")) else "")
     )
+    for line in _which(verdict):
+        data(line)
     if verdict["buckets"]:
         columns = ("where", "from", "to", "tokens", "sessions", "mismatch", "stock's", "excess", "")
         table(columns, [_bucket(bucket) for bucket in verdict["buckets"]])
@@ -70,8 +123,24 @@ def _show_forcing(verdict: Mapping[str, Any]) -> None:
         data(f"malformed: request '{request}'")
 
 
+def _which(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Which tokens were forced."""
+    if verdict["what"] == "final":
+        yield "forced: all that it said, timed or not"
+    elif verdict.get("timed") is None:
+        yield "forced: none of the tokens that were timed; a speedup needs them, once `spt time A B` has confirmed"
+    else:
+        rest = verdict["tokens"] + verdict["looped_tok"] - verdict["timed_tok"]
+        yield f"forced: the {verdict['timed_tok']} tokens that were timed, samples {verdict['timed'][:12]}, {rest} more"
+    if (compared := verdict.get("compared_tok", verdict["tokens"])) < verdict["tokens"]:
+        yield f"compared: {compared} of {verdict['tokens']} tokens; at the positions of the others stock has none"
+
+
 def _bucket(bucket: Mapping[str, Any]) -> tuple[str, ...]:
     word = "rejects" if bucket["rejects"] else "" if bucket["covered"] else "not covered"
+    if bucket.get("events"):
+        counts = "+".join(str(test["events"]) for test in bucket["events"])
+        word = f"{word}{', ' if word else ''}events {counts}, stock's {bucket['events'][0]['stock_events']}"
     high = DASH if bucket["high"] is None else str(bucket["high"])
     numbers = (str(bucket["low"]), high, str(bucket["tokens"]), str(bucket["sessions"]))
     rates = (_share(bucket["mismatch"]), _share(bucket["stock_mismatch"]), _excess(bucket["excess"]))

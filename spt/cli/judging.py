@@ -1,4 +1,4 @@
-"""What `spt time`, `spt force` and `spt job` share: their flags, and the plan that these make."""
+"""What `spt time`, `spt force`, `spt final` and `spt job` share: their flags, and the plan that these make."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +13,30 @@ if TYPE_CHECKING:
     from spt.deployment import Deployment
     from spt.judge import Limits
 
-__all__ = ["chosen_deployment", "chosen_limits", "chosen_plan", "judging_options", "requests_file"]
+__all__ = [
+    "chosen_deployment",
+    "chosen_limits",
+    "chosen_plan",
+    "final_options",
+    "judging_options",
+    "requests_file",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_OPTIONS = (
-    click.option(
-        "--deployment", "file", metavar="FILE", help="What to run on; the nearest deployment.yaml by default."
-    ),
+_DEPLOYMENT = click.option(
+    "--deployment", "file", metavar="FILE", help="What to run on; the nearest deployment.yaml by default."
+)
+_ASKED = (
     click.option("--requests", metavar="FILE", help="JSON lines to ask; generated, and never seen, when left out."),
     click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of requests and order; drawn when left out."),
+)
+_SEALED = (
+    click.option("--seal", metavar="NAME", required=True, help="The seal that draws the requests (`spt seal`)."),
+    click.option("--again", metavar="REASON", help="Measure a system that had a final; the ledger keeps the reason."),
+    click.option("--smoke", is_flag=True, help="A handful of everything, to see that it runs: accepts nothing."),
+)
+_RUN = (
     click.option("--max-minutes", type=click.FloatRange(min=0), metavar="M", help="Stop then; the command goes on."),
     click.option("--devices", metavar="D[,D]", help="cpu, cuda or cuda:N; two are exchanged within a unit of timing."),
     click.option("--no-sandbox", is_flag=True, help="For trusted code alone: on main, in stock or in an entry."),
@@ -32,7 +46,16 @@ _OPTIONS = (
 
 def judging_options(command: Command) -> Command:
     """Adds the flags of a judging command."""
-    for option in reversed(_OPTIONS):
+    return _with(command, _DEPLOYMENT, *_ASKED, *_RUN)
+
+
+def final_options(command: Command) -> Command:
+    """Adds the flags of a final."""
+    return _with(command, *_SEALED, _DEPLOYMENT, *_RUN)
+
+
+def _with(command: Command, *options: Callable[[Command], Command]) -> Command:
+    for option in reversed(options):
         command = option(command)
     return command
 

@@ -45,9 +45,15 @@ class Progress:
         elif event["event"] in ("measured", "ranked"):
             self._step("answers" if event["event"] == "measured" else "lattices", event["answers"], event["of"], "")
         elif event["event"] == "answered":
-            self._step("answers", event["unit"] + 1, event["units"], "")
+            self._step(f"answers{_own(event)}", event["unit"] + 1, event["units"], "")
         elif event["event"] == "scored":
-            self._step(f"scores, head {event['head']}", event["answers"], event["of"], "")
+            self._step(f"scores{_own(event)}, head {event['head']}", event["answers"], event["of"], "")
+        elif event["event"] == "plan":
+            asked = event["asked_tok"]
+            self._say(
+                f"a final asks for up to {sum(asked.values()):,} tokens: {asked['timed']:,} to time, "
+                f"{asked['forced']:,} more of the system to force, {asked['reference']:,} of stock beside them"
+            )
         elif event["event"] == "void":
             self._say(f"unit {event['unit']} is void: {event['cause']}: {event['reason']}")
 
@@ -67,6 +73,10 @@ class Progress:
             self._bar.console.print(printable(text))
         else:
             say(text)
+
+
+def _own(event: dict[str, Any]) -> str:
+    return " of stock" if event["arm"] == "stock" else ""
 
 
 def _running(event: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def time(
 
     A and B are `stock`, entries joined by `+`, or a git revision, each perhaps with `@OPTIONS.yaml`.  The same pair, on
     the same deployment and card, gets its old verdict without being measured again; what was stopped goes on.  The
-    figure is a raw ratio until `spt force` accepted A.  Exit code 0 is promote, and 1 any other answer.
+    figure is a raw ratio until `spt force A B` accepted it.  Exit code 0 is promote, and 1 any other answer.
 
     \b
     Example:

@@ -1,13 +1,14 @@
 """Cheats: functions from the files of the current system tree to those of a system that poses as faster.
 
-Each finds its place by name and adds code there (`system.extended`), so that an edit of stock leaves it as it is, or
-is told by a LookupError.
+Those that are systems of known difference as well lie in `benchmarks.perturbed`, as does what all of them are made
+with: each finds its place by name, so that an edit of stock leaves it as it is, or is told by a LookupError.
 """
 
 import json
 from collections.abc import Sequence
 
-from tests.cheats.system import DEVELOPMENT, EOS, Cheat, Files, extended
+from benchmarks.perturbed import Change, Files, biased, choosing, extended
+from tests.cheats.system import EOS
 
 # --- clocks and work that is moved ---
 
@@ -63,6 +64,28 @@ Worker._done = _deferring(Worker._done)
     return extended(files, "stock/worker.py", code, "Worker._done")
 
 
+def loading(files: Files, load_s: float, *, late: bool) -> Files:
+    """`load_s` of work to load: before `ready`, as an honest system, or when the first answer is wanted."""
+    code = f"""
+import time as _time
+def _loading(load):
+    def loading(self, line):
+        {"pass" if late else f"_time.sleep({load_s})"}
+        self.left_s = {load_s if late else 0.0}
+        load(self, line)
+    return loading
+def _finishing(generate):
+    def finishing(self, line):
+        _time.sleep(self.left_s)
+        self.left_s = 0.0
+        generate(self, line)
+    return finishing
+Worker._load = _loading(Worker._load)
+Worker._generate = _finishing(Worker._generate)
+"""
+    return extended(files, "stock/worker.py", code, "Worker._load", "Worker._generate")
+
+
 # Takes a name by which the test finds it, and goes on for ever in a session and without a parent of its own.
 DAEMON = """
 import ctypes as _ctypes, os as _os
@@ -80,7 +103,7 @@ def _leave(name):
 """
 
 
-def left_running(name: str) -> Cheat:
+def left_running(name: str) -> Change:
     """A process and a thread that go on while the other arm is timed."""
 
     def leaving(files: Files) -> Files:
@@ -98,7 +121,7 @@ Worker._load = _leaving(Worker._load)
     return leaving
 
 
-def daemon_of_prepare(name: str) -> Cheat:
+def daemon_of_prepare(name: str) -> Change:
     """`prepare` leaves a process behind that is meant to slow the current best."""
 
     def leaving(files: Files) -> Files:
@@ -215,7 +238,13 @@ def _open(line):
             found.update([*root.glob("*.jsonl"), *root.glob("*/*.jsonl")])
         except OSError:
             pass
-    for text in (text for path in found for text in path.read_text(errors="replace").splitlines()):
+    lines = []
+    for path in found:
+        try:
+            lines += path.read_text(errors="replace").splitlines()
+        except OSError:
+            pass  # it was somebody's, and is gone
+    for text in lines:
         try:
             row = _json.loads(text)
         except ValueError:
@@ -241,7 +270,7 @@ Worker._load = _holding(Worker._load)
     return _memo(files, code)
 
 
-def table_of(asked: Sequence[dict], answers: Sequence[Sequence[int]]) -> Cheat:
+def table_of(asked: Sequence[dict], answers: Sequence[Sequence[int]]) -> Change:
     """The answers to known requests, written into the patch."""
 
     def table(files: Files) -> Files:
@@ -252,7 +281,7 @@ def table_of(asked: Sequence[dict], answers: Sequence[Sequence[int]]) -> Cheat:
     return table
 
 
-def hidden_in_prepare(asked: Sequence[dict], answers: Sequence[Sequence[int]]) -> Cheat:
+def hidden_in_prepare(asked: Sequence[dict], answers: Sequence[Sequence[int]]) -> Change:
     """The same table, written by `prepare` where no reviewer looks, and added to at every run."""
 
     def hidden(files: Files) -> Files:
@@ -286,7 +315,7 @@ _Memo.open, _Memo.keep = _open, _keep
     return hidden
 
 
-def leaking_drafter(asked: Sequence[dict], answers: Sequence[Sequence[int]]) -> Cheat:
+def leaking_drafter(asked: Sequence[dict], answers: Sequence[Sequence[int]]) -> Change:
     """Drafts that are the known answers: nothing is said that stock would not say, and only these are fast."""
 
     def leaking(files: Files) -> Files:
@@ -351,7 +380,7 @@ Worker._generate = _once(Worker._generate)
 # --- other words than stock's ---
 
 
-def skipping(when: str) -> Cheat:
+def skipping(when: str) -> Change:
     """Where `when` holds for a request's `line`, it says the prompt again instead of running the model."""
 
     def skip(files: Files) -> Files:
@@ -360,12 +389,12 @@ def _skipping(generate):
     def skipping(self, line):
         if not ({when}):
             return generate(self, line)
-        prompt, count = line["prompt"], line["max_tokens"]
-        ids = (prompt * (count // len(prompt) + 1))[:count]
+        count, said = line["max_tokens"], [token for token in line["prompt"] if token not in line["stop_ids"]]
+        ids = (said * (count // len(said) + 1))[:count]
         self.send("tokens", id=line["id"], ids=ids[:1])
         if ids[1:]:
             self.send("tokens", id=line["id"], ids=ids[1:])
-        usage = {{"prompt_tok": len(prompt), "completion_tok": count, "steps": int(count > 1)}}
+        usage = {{"prompt_tok": len(line["prompt"]), "completion_tok": count, "steps": int(count > 1)}}
         self.send("done", id=line["id"], reason="length", usage=usage)
     return skipping
 Worker._generate = _skipping(Worker._generate)
@@ -375,28 +404,9 @@ Worker._generate = _skipping(Worker._generate)
     return skip
 
 
-skip_by_length = skipping(f"len(line['prompt']) not in {sorted({len(prompt) for prompt in DEVELOPMENT})}")
-
-
-def choosing(code: str) -> Cheat:
-    """Changes the logits [n, vocabulary] at positions [n] before a token is chosen from them."""
-
-    def other(files: Files) -> Files:
-        whole = f"""
-def _other(choose_):
-    def other(logits, position, sampling, noise):
-        logits = logits.clone()
-        {code}
-        return choose_(logits, position, sampling, noise)
-    return other
-choose = _other(choose)
-"""
-        return extended(files, "stock/sampling.py", whole, "choose")
-
-    return other
-
-
-late_bias = choosing("logits[position >= 2048, 7] += 1.0")
+honest_where_forced = skipping("'#' not in line['id'] or line['max_tokens'] <= 128")
+honest_by_id = skipping("'#' not in line['id']")
+late_bias = biased(7, 1.0, after=2048)
 masked_eos = choosing(f"logits[:, {EOS}] = float('-inf')")
 
 
@@ -413,23 +423,6 @@ def _ending(emit):
 Engine._emit = _ending(Engine._emit)
 """
     return extended(files, "stock/engine.py", code, "Engine._emit")
-
-
-def int8_weights(files: Files) -> Files:
-    """Every matrix of the target's layers in eight bits, one scale a row."""
-    code = """
-def _eight_bits(read):
-    def eight_bits(settings):
-        made = read(settings)
-        for name, weight in made.weights.items():
-            if weight.dim() == 2 and name.startswith("layers."):
-                scale = weight.abs().amax(1, keepdim=True) / 127
-                made.weights[name] = (weight / scale).round().to(torch.int8).to(weight.dtype) * scale
-        return made
-    return eight_bits
-read_target = _eight_bits(read_target)
-"""
-    return extended(files, "stock/system.py", code, "read_target", "load_system")
 
 
 def looping(files: Files) -> Files:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import perturbed
+from benchmarks.perturbed import Change, Files
 from harness import cgroup, process
 from harness.answer import Answer
 from harness.client import Engine, stock_command
@@ -19,8 +21,8 @@ from harness.request import Request
 from harness.sandbox import Enclosure, find_bubblewrap
 from harness.supply import Supply
 from harness.wire import Generate, Sampling
-from tests.cheats import system
-from tests.cheats.system import Cheat, Files
+from tests.cheats import system, worlds
+from tests.cheats.worlds import World
 from tests.harness.enclosures import ways
 
 collect_ignore: list[str] = []
@@ -46,21 +48,28 @@ def way(request, monkeypatch):
     return request.param
 
 
+@pytest.fixture(scope="session", params=["tiny"])
+def world(request, tmp_path_factory) -> World:
+    """The tiny models, unless a test asks for the real ones."""
+    make = {"tiny": worlds.tiny, "smollm2": worlds.smollm2}[request.param]
+    return make(tmp_path_factory.mktemp("models"))
+
+
 @pytest.fixture(scope="session")
-def models(tmp_path_factory) -> tuple[Path, Path]:
-    return system.write_models(tmp_path_factory.mktemp("models"))
+def models(world) -> tuple[Path, Path]:
+    return world.models
 
 
 @pytest.fixture(scope="session")
 def files() -> Files:
-    return system.stock()
+    return perturbed.shipped()
 
 
 @pytest.fixture(scope="session")
 def stock(tmp_path_factory, files) -> Path:
     """The folder of stock."""
     folder = tmp_path_factory.mktemp("stock") / "system"
-    system.write(files, folder)
+    perturbed.write(files, folder)
     return folder
 
 
@@ -68,11 +77,11 @@ def stock(tmp_path_factory, files) -> Path:
 def cheating(tmp_path, files):
     """The folder of the system that a cheat makes of stock."""
 
-    def make(cheat: Cheat, base: Files | None = None) -> Path:
+    def make(cheat: Change, base: Files | None = None) -> Path:
         folder = tmp_path / "candidate"
         changed = cheat(files if base is None else base)
         assert changed != files
-        system.write(changed, folder)
+        perturbed.write(changed, folder)
         return folder
 
     return make
@@ -111,9 +120,9 @@ def runner(models) -> Runner:
 
 
 @pytest.fixture(scope="session")
-def known(runner, stock) -> tuple[list[Generate], list[list[int]]]:
+def known(runner, stock, world) -> tuple[list[Generate], list[list[int]]]:
     """The requests that an author has seen, and what stock says to them."""
-    asked = [system.generate(prompt, f"dev-{number}") for number, prompt in enumerate(system.DEVELOPMENT)]
+    asked = [system.generate(prompt, f"dev-{number}") for number, prompt in enumerate(world.known)]
     with runner.open(stock) as engine:
         return asked, [engine.generate(each).ids for each in asked]
 

@@ -1,9 +1,7 @@
-"""The current system tree as files, places in it that are found by name, and tiny models to run it on."""
+"""Tiny models to run a system on, requests for them, and how a judge encloses it."""
 
-import ast
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 from harness.job import Deployment
@@ -17,50 +15,6 @@ EOS = 2
 VOCABULARY = 64
 CONTEXT_TOK = 2304
 MEMORY_BYTES = 2 << 30
-
-Files = dict[str, str]
-Cheat = Callable[[Files], Files]
-
-
-def stock() -> Files:
-    """The system tree of this checkout, text by path."""
-    paths = [path for folder in ("stock", "kernels") for path in sorted((ROOT / folder).rglob("*"))]
-    return {str(path.relative_to(ROOT)): path.read_text() for path in paths if path.suffix in (".py", ".toml", ".md")}
-
-
-def write(files: Files, folder: Path) -> str:
-    """Writes a system tree into a new folder; its tree id."""
-    for path, text in files.items():
-        file = folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return tree_id(folder)
-
-
-def extended(files: Files, path: str, code: str, *names: str) -> Files:
-    """`files` with `code` at the end of a module, before what runs it as a program.
-
-    names: what the code relies on, `function` or `Class.method`; LookupError says which of them is not there.
-    """
-    if path not in files:
-        raise LookupError(f"the system has no module '{path}'")
-    tree = ast.parse(files[path])
-    for name in names:
-        _find(tree, name, path)
-    guards = [node.lineno for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]
-    lines = files[path].splitlines(keepends=True)
-    at = guards[0] - 1 if guards else len(lines)
-    return {**files, path: "".join([*lines[:at], "\n", code, "\n", *lines[at:]])}
-
-
-def _find(tree: ast.Module, name: str, path: str) -> None:
-    body: list[ast.stmt] = tree.body
-    for part in name.split("."):
-        kinds = ast.FunctionDef | ast.ClassDef
-        found = [node for node in body if isinstance(node, kinds) and node.name == part]
-        if not found:
-            raise LookupError(f"'{path}' defines no '{name}' any more: give the cheat its new place")
-        body = found[0].body
 
 
 # --- models, requests, enclosures ---
@@ -124,7 +78,7 @@ def write_job(
         "name": "tiny",
         "target": {"path": str(target), "widen": 1, "jitter": 0},
         "drafter": None if drafter is None else {"path": str(drafter)},
-        "sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "seed": 5},
+        "sampling": {"temperature": changes.pop("temperature", 1.0), "top_p": 1.0, "top_k": 0, "seed": 5},
         "dtype": changes.pop("dtype", "float32"),
         "mode": changes.pop("mode", "fast"),
         "device": "cpu",

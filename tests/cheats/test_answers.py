@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import perturbed
 from harness.errors import Usage, Violation
 from harness.job import Arm
 from harness.prepared import Store, fill, stored
@@ -18,6 +19,7 @@ from harness.wire import Generate
 from spt import deployment
 from tests.cheats import catalogue, system
 from tests.cheats.conftest import fresh
+from tests.cheats.worlds import in_both_worlds
 from tests.stock.talk import Worker, load
 
 TOKENS = 24
@@ -54,6 +56,7 @@ def test_in_process_cache(runner, cheating, known):
     assert (len(resumed), hits(resumed)) == (2, 0)
 
 
+@in_both_worlds
 def test_cross_run_cache(runner, cheating, known):
     """A second run that finds what the first wrote is won; an enclosed one can write nowhere that outlives it."""
     asked, said = known
@@ -124,6 +127,7 @@ def test_table_of_development_answers(runner, cheating, known):
     assert hits(judged) == 0
 
 
+@in_both_worlds
 def test_drafter_that_leaks_the_answer(runner, cheating, known, stock):
     """Drafts from a table say nothing wrong, and need fewer passes on known requests alone: not one less on ours."""
     asked, said = known
@@ -176,7 +180,7 @@ def test_link_to_the_requests(stock, models, tmp_path):
     """A tree with a link would read what it leads to; it is no system, whatever it was when it was hashed."""
     folder, sealed = tmp_path / "candidate", tmp_path / "requests.jsonl"
     sealed.write_text("sealed\n")
-    system.write(system.stock(), folder)
+    perturbed.write(perturbed.shipped(), folder)
     arm = Arm("a", folder, tree_id(folder), {})
     (folder / "stock" / "cache.md").symlink_to(sealed)
     assert Path(folder / "stock" / "cache.md").read_text() == "sealed\n"

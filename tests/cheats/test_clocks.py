@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+from benchmarks import perturbed
 from harness.client import Engine, stock_command
 from harness.job import Arm
 from harness.prepared import fill
@@ -17,11 +18,13 @@ from harness.promotion import next_step
 from harness.tree import tree_id
 from harness.units import reading, valid_units
 from tests.cheats import catalogue, system
+from tests.cheats.worlds import in_both_worlds
 from tests.harness.campaigns import folded, timed_campaign, unit
 from tests.stock.talk import Worker, generate, load
 
 STEP_S = 0.004
 BURN_S = 0.2
+LOAD_S = 4.0
 
 
 def named(name: str) -> list[int]:
@@ -70,10 +73,11 @@ def own_record_s(folder, models, file):
     return sum(value for row in rows for key, value in row.items() if key.endswith("_us")) / 1e6
 
 
+@in_both_worlds
 def test_patched_clock(cheating, files, runner, models, tmp_path):
     """By its own record the engine is several times faster; our clock, in another process, sees every wait."""
     slow = catalogue.slow_step(files, STEP_S)
-    system.write(slow, tmp_path / "slow")
+    perturbed.write(slow, tmp_path / "slow")
     patched = cheating(catalogue.patched_clock, slow)
     honest_s, told_s = (own_record_s(path, models, tmp_path / "steps") for path in (tmp_path / "slow", patched))
     assert told_s < honest_s / 3
@@ -85,12 +89,12 @@ def test_patched_clock(cheating, files, runner, models, tmp_path):
 
 def test_work_after_the_answer(cheating, files, runner, tmp_path):
     """Who pauses between requests does not see work behind `done`; we ask at once, and stop the engine in between."""
-    system.write(catalogue.burning(files, BURN_S, after=False), tmp_path / "honest")
+    perturbed.write(catalogue.burning(files, BURN_S, after=False), tmp_path / "honest")
     folder = cheating(lambda each: catalogue.burning(each, BURN_S, after=True))
 
     def request_s(engine, name):
         answer = engine.generate(system.generate([5, 6, 7], name, 4))
-        return (answer.done_ns - answer.written_ns) / 1e9
+        return answer.took_s
 
     def paused(engine):
         times_s = [request_s(engine, f"p{number}") for number in range(3)]
@@ -109,6 +113,25 @@ def test_work_after_the_answer(cheating, files, runner, tmp_path):
         time.sleep(2 * BURN_S)
         engine.thaw()
         assert request_s(engine, "c") > BURN_S / 2
+
+
+def test_load_hidden_in_the_first_answer(cheating, files, models, tmp_path):
+    """Who waits for `ready` sees a quick load; ours counts the first answer to it (tests/harness/test_campaign.py)."""
+    perturbed.write(catalogue.loading(files, LOAD_S, late=False), tmp_path / "honest")
+    late = cheating(lambda each: catalogue.loading(each, LOAD_S, late=True))
+
+    def start(folder):
+        with Engine.start(stock_command(), folder) as engine:
+            _ = engine.hello
+            begin_s = time.perf_counter()
+            engine.load(system.settings(models))
+            loaded_s = time.perf_counter()
+            engine.generate(system.generate([5, 6, 7], "a", 4))
+            return loaded_s - begin_s, time.perf_counter() - begin_s
+
+    (honest_load_s, _), (late_load_s, late_whole_s) = start(tmp_path / "honest"), start(late)
+    assert late_load_s < honest_load_s
+    assert min(honest_load_s, late_whole_s) >= LOAD_S
 
 
 def test_left_running_by_a_naive_judge(cheating, runner):

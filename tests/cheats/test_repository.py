@@ -13,6 +13,7 @@ from harness.promotion import decide, next_step
 from harness.tree import tree_id
 from harness.units import Reading
 from harness.verdict import key_of, timing_verdict
+from spt.errors import SptError
 from spt.git.incoming import fetched
 from spt.git.objects import FILE, GITLINK, LINK, Objects, State
 from spt.git.tree import splice
@@ -78,8 +79,12 @@ def test_start_up_files_run_in_the_engine_alone(cheating, runner, tmp_path):
 # --- git ---
 
 
-def test_link_and_submodule(files, tmp_path):
-    """A checkout follows a link out of the tree; the judge takes no link, and no folder whose files it cannot hash."""
+def run_git(folder, *words):
+    return subprocess.run(["git", *words], cwd=folder, env=GIT | PERSON, capture_output=True, text=True, check=True)
+
+
+def test_link(files, tmp_path):
+    """A checkout follows a link out of the tree; the judge takes no link."""
     sealed = tmp_path / "sealed.jsonl"
     sealed.write_text("sealed\n")
     objects, plain = committed(files)
@@ -90,12 +95,28 @@ def test_link_and_submodule(files, tmp_path):
     with pytest.raises(Usage, match="neither a plain file nor a folder"):
         tree_id(tmp_path / "linked")
 
-    module = splice(objects, plain, {"stock/module": State(GITLINK, "1" * 40)})
-    export(objects, module, tmp_path / "module")
-    (tmp_path / "module" / "stock" / "module" / "fast.py").write_text("what a naive checkout would fetch\n")
-    assert tree_id(tmp_path / "module") != module
-    (tmp_path / "module" / "stock" / "module" / "fast.py").unlink()
-    assert tree_id(tmp_path / "module") == plain != module
+
+def test_submodule(files, tmp_path):
+    """A checkout with submodules fetches code that no tree of ours holds; ours names it and writes nothing."""
+    hidden, work = tmp_path / "hidden", tmp_path / "work"
+    for folder in (hidden, work):
+        folder.mkdir()
+        (folder / "fast.py").write_text("answers = {}\n")
+        run_git(folder, "init", "-q", "-b", "main")
+        run_git(folder, "add", ".")
+        run_git(folder, "commit", "-qm", "work")
+    run_git(work, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(hidden), "stock/module")
+    run_git(work, "commit", "-qm", "a submodule")
+    words = ("-c", "protocol.file.allow=always", "clone", "-q", "--recurse-submodules", str(work), "naive")
+    run_git(tmp_path, *words)
+    assert (tmp_path / "naive/stock/module/fast.py").read_text() == "answers = {}\n"
+    assert "fast.py" not in run_git(work, "ls-tree", "-r", "--name-only", "HEAD", "stock").stdout
+
+    objects, plain = committed(files)
+    commit = run_git(hidden, "rev-parse", "HEAD").stdout.strip()
+    with pytest.raises(SptError, match="'stock/module' is a submodule"):
+        export(objects, splice(objects, plain, {"stock/module": State(GITLINK, commit)}), tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
 
 
 def test_replaced_git(tmp_path):
@@ -104,22 +125,19 @@ def test_replaced_git(tmp_path):
     (folder / "stock").mkdir(parents=True)
     (folder / "stock" / "worker.py").write_text("x = 1\n")
 
-    def git(*words):
-        return subprocess.run(["git", *words], cwd=folder, env=GIT | PERSON, capture_output=True, text=True, check=True)
-
-    git("init", "-q", "-b", "work")
-    git("add", ".")
-    git("commit", "-qm", "work")
+    run_git(folder, "init", "-q", "-b", "work")
+    run_git(folder, "add", ".")
+    run_git(folder, "commit", "-qm", "work")
     trap = tmp_path / "trap"
     trap.write_text(f"#!/bin/sh\ntouch {marker}\n")
     trap.chmod(0o755)
     for key in ("core.fsmonitor", "core.sshCommand", "diff.external", "uploadpack.packObjectsHook", "core.editor"):
-        git("config", key, str(trap))
+        run_git(folder, "config", key, str(trap))
     for hook in ("post-checkout", "pre-auto-gc", "reference-transaction", "post-index-change", "fsmonitor-watchman"):
         (folder / ".git" / "hooks").mkdir(exist_ok=True)
         (folder / ".git" / "hooks" / hook).symlink_to(trap)
 
-    git("status")
+    run_git(folder, "status")
     assert marker.exists()
     marker.unlink()
     with fetched(str(folder), ["refs/heads/*"]) as store:

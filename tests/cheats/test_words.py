@@ -5,24 +5,26 @@ A rejection needs no limit at all: whatever `LIMITS` lets through, real ones let
 """
 
 import dataclasses
-import random
 
 import pytest
 
+from benchmarks.perturbed import fp8_cache, int8_weights
 from harness.client import Engine
+from harness.conversation import ANSWER_TOK, converse
 from harness.forcing import Limits, judge
 from harness.job import read_job
 from harness.prepared import stored
+from harness.request import Request
 from harness.samples import Writer, read
 from harness.scoring import calibrate, force
+from harness.supply import Supply
 from harness.wire import Sampling
 from tests.cheats import catalogue, system
+from tests.cheats.worlds import in_both_worlds
 from tests.fakes.metronome import Metronome
 
 LIMITS = Limits(sessions=20, tokens=400, bucket_tokens=200, reference_tokens=1000)
 SHORT_TOK = 4  # what a naive judge compares
-LATE_TOK = 2052
-NAIVE = system.prompts(77, 6)[2:]
 # In exact mode stock's answers and its scores are the same bits, so that rounding in its head is all that there is.
 MODES = {"float32": "fast", "bfloat16": "exact"}
 
@@ -59,23 +61,9 @@ def pool(stock):
         engine.end()
 
 
-def rows(seed, short=40, late=12, tokens=40, late_tok=20):
-    """Short prompts of any length, and long ones whose answers lie behind position 2,048."""
-    dice = random.Random(seed)
-    sizes = [(dice.randrange(9, 24), tokens) for _ in range(short)] + [(LATE_TOK, late_tok)] * late
-    return [
-        {
-            "id": f"w{seed}-{at}",
-            "ids": [dice.randrange(3, system.VOCABULARY) for _ in range(size)],
-            "max_tokens": most,
-        }
-        for at, (size, most) in enumerate(sizes)
-    ]
-
-
 @pytest.fixture(scope="module")
-def forcing(models, stock, pool, tmp_path_factory):
-    """The verdict on the system in a folder, and the file of its samples; `nobody` is stock's calibration."""
+def forcing(world, models, stock, pool, tmp_path_factory):
+    """The verdict on the system in a folder, and the folder of its samples; without a folder, stock's calibration."""
     root = tmp_path_factory.mktemp("forcing")
     targets = {"float32": (models[0], None), "bfloat16": (system.write_models(root / "wide", common=40.0)[0], None)}
 
@@ -91,7 +79,8 @@ def forcing(models, stock, pool, tmp_path_factory):
         return force(job, out, reference, None, lambda event: None, start=pool.start, limits=LIMITS), out
 
     def write(folder, arms, asked, dtype, units):
-        job = system.write_job(folder, arms, targets[dtype], asked, dtype=dtype, mode=MODES[dtype], units=units)
+        told = {"dtype": dtype, "mode": MODES[dtype], "temperature": world.temperature, "units": units}
+        job = system.write_job(folder, arms, targets[dtype], asked, **told)
         made = read_job(job)
         for name in ("a", "stock"):  # none of these prepares anything, and a process each would be long
             place = folder / "out" / "prepared" / name
@@ -103,23 +92,29 @@ def forcing(models, stock, pool, tmp_path_factory):
 
     def calibration(dtype):
         if dtype not in known:
-            known[dtype] = run(None, rows(1) if dtype == "float32" else rows(1, short=24, late=0), dtype)
+            asked = world.rows("stock", long=12) if dtype == "float32" else world.rows("stock", 24)
+            known[dtype] = run(None, asked, dtype)
         return known[dtype]
 
     run.calibration, run.targets = calibration, targets
     return run
 
 
-def naive_answers(runner, folder):
-    """What a naive judge asks: a few known prompts, in the open."""
-    with runner.open(folder) as engine:
-        asked = [system.generate(prompt, f"n{at}", 40) for at, prompt in enumerate(NAIVE)]
-        return [engine.generate(dataclasses.replace(each, ignore_eos=False)) for each in asked]
+@pytest.fixture(scope="module")
+def naive_answers(world, runner):
+    """What the system in a folder says to a naive judge, who asks a few prompts in the open."""
+
+    def ask(folder):
+        with runner.open(folder) as engine:
+            asked = [system.generate(prompt, f"n{at}", 40) for at, prompt in enumerate(world.naive)]
+            return [engine.generate(dataclasses.replace(each, ignore_eos=False)) for each in asked]
+
+    return ask
 
 
 @pytest.fixture(scope="module")
-def stock_answers(runner, stock):
-    return naive_answers(runner, stock)
+def stock_answers(naive_answers, stock):
+    return naive_answers(stock)
 
 
 def begin_alike(answers, others):
@@ -127,62 +122,111 @@ def begin_alike(answers, others):
     return [each.ids[:SHORT_TOK] for each in answers] == [each.ids[:SHORT_TOK] for each in others]
 
 
-def test_stock_is_accepted(forcing, cheating):
+def test_stock_is_accepted(world, forcing, cheating):
     """Another tree with stock's words: without this none of the rejections would mean anything."""
-    verdict, _ = forcing(cheating(lambda files: {**files, "stock/notes.md": "another tree\n"}), rows(2, late=0))
+    verdict, _ = forcing(cheating(lambda files: {**files, "stock/notes.md": "another tree\n"}), world.rows("fresh"))
 
     assert verdict["answer"] == "accept", verdict["reason"]
     assert (verdict["malformed"], verdict["events"]) == ([], 0)
 
 
-CHEATS = ("skip_by_length", "early_eos", "masked_eos", "int8_weights")
+# The change, and how many prompts show it.
+CHEATS = {
+    "skip_by_length": lambda world: (world.skip_by_length, world.few),
+    "early_eos": lambda world: (catalogue.early_eos, world.few),
+    "masked_eos": lambda world: (catalogue.masked_eos, world.few),
+    "int8_weights": lambda world: (int8_weights, world.count),
+}
 
 
+@pytest.fixture
+def rejected(world, forcing, cheating, naive_answers, stock_answers):
+    """Makes sure that a cheat is alike on a few known prompts, and rejected on all that it says to others."""
+
+    def check(change, count):
+        folder = cheating(change)
+        assert begin_alike(naive_answers(folder), stock_answers)
+
+        verdict, _ = forcing(folder, world.rows("fresh", count))
+        assert verdict["answer"] == "reject", verdict["reason"]
+        assert "the mismatch exceeds stock's" in verdict["reason"]
+        assert any(event["explanation"] is None for event in verdict["audit"])
+
+    return check
+
+
+@in_both_worlds
 @pytest.mark.parametrize("name", CHEATS)
-def test_other_words(name, forcing, cheating, runner, stock_answers):
-    """Alike on a few known prompts, and rejected on all that it says to others."""
-    folder = cheating(getattr(catalogue, name))
-    assert begin_alike(naive_answers(runner, folder), stock_answers)
-
-    verdict, _ = forcing(folder, rows(2, late=0))
-    assert verdict["answer"] == "reject"
-    assert "the mismatch exceeds stock's" in verdict["reason"]
-    assert any(event["explanation"] is None for event in verdict["audit"])
+def test_other_words(name, world, rejected):
+    """Words that differ now and then, or end elsewhere, are no words of stock's."""
+    rejected(*CHEATS[name](world))
 
 
-def test_skipping_is_fast_where_it_is_not_compared(cheating, runner):
+def test_fp8_keys_and_values(world, rejected):
+    """A cache in eight bits says other words too."""
+    rejected(fp8_cache, world.count)
+
+
+@in_both_worlds
+def test_skipping_is_fast_where_it_is_not_compared(world, cheating, runner):
     """What the naive judge times, prompts of other lengths, is answered without a pass of the model."""
-    with runner.open(cheating(catalogue.skip_by_length)) as engine:
+    with runner.open(cheating(world.skip_by_length)) as engine:
         answer = engine.generate(system.generate(system.prompts(9, 1, tokens=13)[0], "long", 40))
     assert answer.lines == [1, 39]
 
 
-def test_shorter_answers_look_faster(cheating, runner, stock_answers):
+@pytest.mark.parametrize("name", ["honest_where_forced", "honest_by_id"])
+def test_honest_only_where_it_is_forced(name, world, forcing, cheating, runner):
+    """A judge that times `id` to 128 tokens and forces `id#0` to 256 sees a fast system and an honest one.
+
+    Ours asks both alike, so that a system that knows forcing by either is rejected, or is honest where it is timed.
+    """
+    folder = cheating(getattr(catalogue, name))
+    [request] = [Request("x", ids=tuple(system.prompts(9, 1)[0]))]
+    naive = {"x": ANSWER_TOK, "x#0": 2 * ANSWER_TOK}
+    with runner.open(folder) as engine:
+        skipped, honest = (engine.generate(system.generate(list(request.ids), *each)).lines for each in naive.items())
+        timed = Supply([request], (), None).take(1, engine.ready, Sampling(1.0))
+        forced = list(converse(engine, engine.ready, None, request, Sampling(1.0), ANSWER_TOK))
+    assert skipped == [1, ANSWER_TOK - 1]
+    assert len(honest) > ANSWER_TOK // 8  # no draft is so long
+
+    assert timed == [asked for asked, _ in forced]
+    [lines] = [answer.lines for _, answer in forced]
+    if name == "honest_by_id":
+        assert len(lines) > len(skipped)  # it runs the model where it is timed
+    else:
+        assert forcing(folder, world.rows("alike", world.few))[0]["answer"] == "reject"
+
+
+@in_both_worlds
+def test_shorter_answers_look_faster(world, cheating, naive_answers, stock_answers):
     """An early end saves passes, and what was said is what stock says: a test of prefixes finds nothing."""
-    answers = naive_answers(runner, cheating(catalogue.early_eos))
+    answers = naive_answers(cheating(catalogue.early_eos))
     for mine, theirs in zip(answers, stock_answers, strict=True):
         assert mine.ids[:-1] == theirs.ids[: len(mine.ids) - 1]
     assert sum(len(each.ids) for each in answers) < sum(len(each.ids) for each in stock_answers)
 
 
-def test_bias_after_2048_tokens(forcing, cheating, runner, stock_answers):
+@in_both_worlds
+def test_late_bias(world, forcing, cheating, naive_answers, stock_answers):
     """A fault that starts late passes short comparisons and the pooled rate; only its bucket rejects it."""
-    folder = cheating(catalogue.late_bias)
-    naive = naive_answers(runner, folder)
+    folder = cheating(world.late_bias)
+    naive = naive_answers(folder)
     assert [each.ids for each in naive] == [each.ids for each in stock_answers]
 
-    verdict, out = forcing(folder, rows(2))
+    verdict, out = forcing(folder, world.rows("fresh", long=12))
     pooled = judge(read(out / "samples.jsonl"), read(forcing.calibration("float32")), LIMITS, by_bucket=False)
     assert pooled.decision.answer != "reject"
     assert verdict["answer"] == "reject"
-    assert "at position 2048-4096" in verdict["reason"]
+    assert world.late_bucket in verdict["reason"]
 
 
-def test_loops_do_not_hide_words(forcing, cheating, runner, stock_answers):
+def test_loops_do_not_hide_words(world, forcing, cheating, naive_answers, stock_answers):
     """What repeats itself is left out of the mismatch rate, but its events count, in both of two looks."""
     folder = cheating(catalogue.looping)
-    assert begin_alike(naive_answers(runner, folder), stock_answers)
-    asked = rows(3, short=60, late=0, tokens=60)
+    assert begin_alike(naive_answers(folder), stock_answers)
+    asked = world.rows("looping", 60, tokens=60)
     for row in asked:
         row["ignore_eos"] = True
     verdict, _ = forcing(folder, asked, units=30)
@@ -193,29 +237,29 @@ def test_loops_do_not_hide_words(forcing, cheating, runner, stock_answers):
     assert verdict["reason"].startswith("events:")
 
 
-def test_candidate_that_lies_about_the_model(forcing, cheating, runner):
+def test_candidate_that_lies_about_the_model(world, forcing, cheating, runner):
     """Common tokens that are told to end answers would keep them short; what ends them is stock's to say."""
     folder = cheating(catalogue.lying_ready)
     with runner.open(folder) as engine:
         asked = dataclasses.replace(system.generate([5, 6, 7], "n", 40), stop_ids=engine.ready.stop_ids)
         assert len(engine.generate(dataclasses.replace(asked, ignore_eos=False)).ids) < 40
 
-    verdict, _ = forcing(folder, rows(4, short=2, late=0))
+    verdict, _ = forcing(folder, world.rows("few", 2))
     assert (verdict["answer"], verdict["reason"]) == (
         "reject",
         "the candidate broke the protocol while its answers were asked",
     )
 
 
-def test_candidate_that_fails_while_it_loads(forcing, cheating):
+def test_candidate_that_fails_while_it_loads(world, forcing, cheating):
     """It is rejected, and forcing goes to its end."""
-    verdict, _ = forcing(cheating(catalogue.failing_load), rows(4, short=2, late=0))
+    verdict, _ = forcing(cheating(catalogue.failing_load), world.rows("few", 2))
     assert (verdict["answer"], verdict["reason"]) == ("reject", "the candidate crashed while its answers were asked")
 
 
-def test_fp32_head_is_necessary(forcing, cheating, pool):
+def test_fp32_head_is_necessary(world, forcing, cheating, pool):
     """In BF16 an honest system whose head rounds less than stock's is rejected by stock's own head, not by FP32's."""
-    verdict, out = forcing(cheating(catalogue.exact_head), rows(5, short=24, late=0), dtype="bfloat16")
+    verdict, out = forcing(cheating(catalogue.exact_head), world.rows("exact", 24), dtype="bfloat16")
     assert verdict["answer"] != "reject", verdict["reason"]
 
     file = out / "samples.jsonl"

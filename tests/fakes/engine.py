@@ -1,6 +1,6 @@
 """A conforming worker (docs/protocol.md) with scripted speed, noise, mismatches and crashes.
 
-    python tests/fakes/engine.py --in-fd 3 --out-fd 4
+    python tests/fakes/engine.py [--quick] --in-fd 3 --out-fd 4
 
 Its language is a pure function of the ids so far, so that any instance can score what another said: the best
 token, the runner-up and the gap between them come from a hash of the last 8 ids and the position.
@@ -42,6 +42,7 @@ OPTIONS = {
     "stray": (0, [0, 1], "print to standard output and standard error between lines"),
     "bad_line": (0, [0, 10**9], "write a line that is not JSON after so many lines (0: never)"),
     "drop_done": (0, [0, 1], "never send done"),
+    "draft": ("dflash", ["dflash", "none"], "none: one token an exact pass"),
     "seed": (0, [0, 2**31], "seed of noise and mismatches"),
     "parts": (1, [1, 9], "files that a lattice is split into"),
     "prefill_rows": (512, [64, 8192], "no effect: scores do not depend on chunks here"),
@@ -81,8 +82,8 @@ def facts(ids: list[int]) -> tuple[int, int, float, float]:
 
 
 class Engine:
-    def __init__(self, send) -> None:
-        self.send = send
+    def __init__(self, send, quick: bool = False) -> None:
+        self.send, self.quick = send, quick
         self.options: dict[str, float] | None = None
         self.limits = {"context": 0, "requests": 0}
         self.drafter: dict | None = None
@@ -106,12 +107,17 @@ class Engine:
 
     def load(self, line: dict) -> None:
         values = {name: default for name, (default, _, _) in OPTIONS.items()}
+        values |= {"step_ms": 0.0, "prefill_ms": 0.0} if self.quick else {}
         for name, value in line["options"].items():
             if name not in OPTIONS:
                 raise ProtocolError("bad_option", f"unknown option '{name}'")
-            low, high = OPTIONS[name][1]
-            if not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ProtocolError("bad_option", f"option '{name}' is {value!r}, not in {low}..{high}")
+            bounds = OPTIONS[name][1]
+            if isinstance(bounds[0], str):
+                fits = value in bounds
+            else:
+                fits = isinstance(value, (int, float)) and bounds[0] <= value <= bounds[1]
+            if not fits:
+                raise ProtocolError("bad_option", f"option '{name}' is {value!r}, not in {bounds}")
             values[name] = value
         self.options, self.limits, self.drafter = values, line["limits"], line["drafter"]
         self.random = random.Random(values["seed"])
@@ -157,7 +163,7 @@ class Engine:
         self.wait(self.options["step_ms"])
         self.open[name]["steps"] += 1
         self.counters["steps"] += 1
-        self.emit(name, int(self.options["tau"]))
+        self.emit(name, 1 if self.options["draft"] == "none" else int(self.options["tau"]))
 
     def next_token(self, request: dict) -> int:
         options, answer = self.options, request["answer"]
@@ -293,6 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--in-fd", type=int, required=True)
     parser.add_argument("--out-fd", type=int, required=True)
+    parser.add_argument("--quick", action="store_true", help="wait only where an option says so")
     arguments = parser.parse_args()
     out = os.fdopen(arguments.out_fd, "wb", buffering=0)
     lines: queue.Queue[bytes | None] = queue.Queue()
@@ -315,10 +322,10 @@ def main() -> None:
             out.write(b"{not json\n")
         out.write(json.dumps({"v": 1, "op": operation, **fields}).encode() + b"\n")
 
-    engine = Engine(send)
+    engine = Engine(send, arguments.quick)
     declared = {
-        name: {"type": "int" if isinstance(default, int) else "float", "default": default, "range": bounds,
-               "owner": "fake", "meaning": meaning}
+        name: {"type": {int: "int", float: "float", str: "string"}[type(default)], "default": default,
+               "values" if isinstance(default, str) else "range": bounds, "owner": "fake", "meaning": meaning}
         for name, (default, bounds, meaning) in OPTIONS.items()
     }  # fmt: skip
     send("hello", engine="fake", version="1", options=declared)

@@ -12,6 +12,8 @@ OPTIONS = {
     "other": Option("int", 0, "fake", "which language it speaks"),
     "loops": Option("float", 0.0, "fake", "share of requests that it answers with one token again and again"),
     "fails": Option("bool", False, "fake", "whether it crashes at its second request"),
+    "late": Option("float", 0.0, "fake", "seconds that its first request takes longer"),
+    "lingers": Option("bool", False, "fake", "whether it leaves the device at work, which slows the other arm"),
     "slow": Option("float", 0.0, "fake", "by how much the whole machine is slower from the 20th start on"),
 }
 STEP_S = 0.002
@@ -26,6 +28,7 @@ class Metronome:
     started: int = 0
     log: list[tuple[str, int]] = field(default_factory=list)  # (what, which engine)
     asked: dict[int, list[str]] = field(default_factory=dict)
+    lingering: int | None = None  # the engine whose work the device still does
 
     def start(self, command, folder, cache=None, enclosure=None):
         self.started += 1
@@ -69,10 +72,14 @@ class Arm:
         ids = [5] * 96 if looping else [words.randrange(3, 1000) for _ in range(request.max_tokens)]
         ids = ids[: request.max_tokens]
         slower = 1 + (self.options["slow"] if self.number > 20 else 0.0)
+        slower *= 1.05 if self.metronome.lingering not in (None, self.number) else 1.0
         took_s = STEP_S * len(ids) / self.options["speed"] * slower * (1 + self.random.gauss(0, self.metronome.noise))
+        took_s += self.options["late"] if len(asked) == 1 else 0.0
         answer = Answer(request.id, len(request.prompt), ids=ids, reason="length", lines=[1] * len(ids))
         answer.read_ns = [int(STEP_S * 1e9)] * len(ids)
         answer.done_ns = int(took_s * 1e9)
+        if self.options["lingers"]:
+            self.metronome.lingering = self.number
         return answer
 
     def freeze(self):
@@ -86,4 +93,6 @@ class Arm:
         self.metronome.log.append(("thaw", self.number))
 
     def kill(self):
+        if self.metronome.lingering == self.number:
+            self.metronome.lingering = None
         self.metronome.log.append(("kill", self.number))

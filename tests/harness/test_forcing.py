@@ -1,6 +1,7 @@
 """harness/forcing.py: the decision on counts, part by part."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from harness import forcing
 from harness.forcing import Limits, Run, decide, wanted_tok
 
 
-def run(wrong, tokens, name="a", bucket=0, **counts):
-    """One session for each pair of mismatches and tokens, all in one bucket of positions, and in output's first."""
-    made = [np.zeros((len(tokens), 2, 4), dtype=np.int64) for _ in range(2)]
+def run(wrong, tokens, name="a", bucket=0, output=0, **counts):
+    """One session for each pair of mismatches and tokens, all in one bucket of positions and one of output."""
+    made = [np.zeros((len(tokens), 4, 4), dtype=np.int64) for _ in range(2)]
     for each, filled in zip(made, (wrong, tokens), strict=True):
-        each[:, 0, bucket] = each[:, 1, 0] = filled
+        each[:, bucket, output] = filled
     return Run(tuple(f"{name}{index}" for index in range(len(tokens))), *made, **counts)
 
 
@@ -84,12 +85,10 @@ def test_bucket_rejects_what_the_pool_hides():
 
 def test_output_is_an_axis_of_its_own():
     """A fault after 2,048 tokens of output is seen where positions alone would mix it."""
-    system, stock = even(0.01, 500, bucket=3), even(0.01, 500, name="s", bucket=3)
-    for each in (system, stock):
-        each.wrong[:100, 1, 2], each.wrong[:100, 1, 0] = each.wrong[:100, 1, 0], 0
-        each.tokens[:100, 1, 2], each.tokens[:100, 1, 0] = each.tokens[:100, 1, 0], 0
-    assert decide([system], stock).answer == "accept"
-    system.wrong[:100, :, 2:] += 10 * (system.tokens[:100, :, 2:] > 0)
+    early, late = {"sessions": 400, "bucket": 3}, {"sessions": 100, "bucket": 3, "output": 2}
+    stock = even(0.01, name="s", **early) + even(0.01, name="l", **late)
+    assert decide([even(0.01, **early) + even(0.01, name="l", **late)], stock).answer == "accept"
+    system = even(0.01, **early) + even(0.03, name="l", **late)
     decision = decide([system], stock)
 
     assert decision.answer == "reject"
@@ -103,10 +102,12 @@ def test_buckets_say_whether_they_are_covered():
 
     assert decision.answer == "accept"
     assert decision.uncovered == ["position 512-2048"]
+    assert decision.compared_tok == decision.tokens
     assert [bucket.name for bucket in decision.buckets] == ["position 0-512", "position 512-2048", "output 0-512"]
     alone = decide([even(0.01) + even(0.01, name="l", bucket=3)], STOCK)
     assert alone.uncovered == ["position 4096-"]
     assert alone.buckets[1].excess is None
+    assert (alone.compared_tok, alone.tokens) == (50_000, 100_000)
 
 
 def test_clusters_are_what_stops_a_lucky_look():
@@ -180,6 +181,84 @@ def test_more_mismatches_are_never_better(counts, more):
         assert after.answer == "reject"
     if after.answer == "accept":
         assert before.answer == "accept"
+
+
+HARD = {"bucket": 2, "name": "l"}
+
+
+def test_mixes_of_positions_are_compared_alike():
+    """Where stock errs more late in a context, neither more nor fewer late tokens make a system worse or better."""
+    stock = even(0.005, 200, name="s") + even(0.03, 200, **HARD)
+    late, early = even(0.005, 40) + even(0.03, 160, **HARD), even(0.005, 300)
+
+    assert decide([late], stock, standard=False).answer == "reject"
+    assert decide([late], stock).answer == "accept"
+    bad = even(0.015, 300)
+    assert decide([bad], stock, standard=False, by_bucket=False).answer == "accept"
+    assert decide([bad], stock, by_bucket=False).answer == "reject"
+    found = decide([early], stock)
+    assert found.stock_mismatch == pytest.approx(0.004)  # 2 of 500
+    assert found.excess.value == pytest.approx(found.mismatch - found.stock_mismatch)
+
+
+def test_what_the_calibration_has_not_is_not_compared():
+    """Tokens where stock has none, or one session, accept nothing and are named; what is left must be enough."""
+    for stock in (STOCK, STOCK + even(0.01, 1, name="t", bucket=3)):
+        system = even(0.01) + even(0.2, 300, name="b", bucket=3)
+        found = decide([system], stock)
+        assert (found.answer, found.compared_tok, found.mismatch) == ("accept", 50_000, pytest.approx(0.01))
+        assert "position 4096-" in found.uncovered
+        small = decide([even(0.01, 40) + even(0.01, 300, name="b", bucket=3)], stock)
+        assert (small.answer, small.reason) == ("smoke", "40 sessions to compare, fewer than 50")
+    assert decide([even(0.01, bucket=3)], STOCK).answer == "smoke"
+
+
+def test_little_of_a_bucket_is_no_sharp_comparison():
+    """A bucket of which stock has a few tokens widens the bounds by what is not known of it."""
+    system = even(0.01, 100) + even(0.01, 100, **HARD)
+    much, little = (STOCK + run([0] * sessions, [50] * sessions, **HARD) for sessions in (400, 2))
+
+    wide, sharp = decide([system], little, by_bucket=False), decide([system], much, by_bucket=False)
+    assert wide.answer == "undecided"
+    assert wide.excess.upper - wide.excess.lower > 2 * (sharp.excess.upper - sharp.excess.lower)
+
+
+def test_timed_tokens_alone_can_reject():
+    """Two points more where it was timed are no less for many honest tokens beside them."""
+    timed, honest = even(0.03, 100, 128), even(0.01, 400, name="h")
+    whole = decide([timed + honest], STOCK)
+    found = decide([timed + honest], STOCK, timed=timed)
+
+    assert whole.answer == "accept"
+    assert found.answer == "reject"
+    assert found.reason.startswith("at the timed tokens the mismatch exceeds")
+    assert decide([timed + honest], STOCK, timed=even(0.01, 100, 128)).answer == "accept"
+
+
+MIX = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), min_size=1, max_size=4, unique_by=lambda each: each[0])
+
+
+@settings(deadline=None, max_examples=40)
+@given(mix=MIX, other=MIX, scale=st.integers(1, 5))
+def test_an_equal_system_has_no_excess_whatever_its_mix(mix, other, scale):
+    """With stock's own rate in every bucket the excess is zero, for any mix of buckets on either side."""
+
+    def mixed(cells, name):
+        each = [
+            run([bucket + 1] * 10 * count, [100 * scale] * 10 * count, f"{name}{bucket}-", bucket)
+            for bucket, count in cells
+        ]
+        return functools.reduce(Run.__add__, each)
+
+    shared = {bucket for bucket, _ in mix} & {bucket for bucket, _ in other}
+    found = decide([mixed(mix, "a")], mixed(other, "s"))
+
+    if shared:
+        assert found.excess.value == pytest.approx(0, abs=1e-12)
+        assert found.excess.lower <= 0 <= found.excess.upper
+        assert found.answer != "reject"
+    assert (found.excess is None) == (not shared)
+    assert found.compared_tok == sum(1000 * scale * count for bucket, count in mix if bucket in shared)
 
 
 def clustered(random, rate, sessions, name):

@@ -49,6 +49,18 @@ def test_faults_late_in_long_answers():
     assert missed(judge.final(0.01, 20, random()), 20) == []
 
 
+def test_other_mixes_of_positions():
+    """Systems whose tokens lie elsewhere than stock's are judged by the same rates; pooled, they are misjudged."""
+    figures = list(judge.mixes(0.01, 30, random()))
+    assert missed(figures, 30) == []
+    found = {figure.name: figure.value for figure in figures}
+
+    assert found["sessions: honest accepted at once"] > 0.6
+    assert found["sessions, pooled: honest accepted at once"] < 0.2
+    assert found["timed singles: +0.5 points accepted"] < 0.2
+    assert found["timed singles, pooled: +0.5 points accepted"] > 0.5
+
+
 def test_event_rule():
     """Two runs of events, summed exactly."""
     assert missed(judge.events()) == []
@@ -57,7 +69,7 @@ def test_event_rule():
 def test_drawn_sessions_have_the_design_effect():
     """The simulated sessions are as correlated as stated."""
     run = judge.drawn(random(), "a", {(0, 0): judge.SESSION_TOK}, [0.01], 20_000)
-    wrong, tokens = run.pooled
+    wrong, tokens = run.placed
 
     assert wrong.sum() / tokens.sum() == pytest.approx(0.01, rel=0.03)
     assert forcing.statistics.design_effect(wrong, tokens) == pytest.approx(3, abs=0.15)
@@ -79,3 +91,8 @@ def test_all_figures_at_full_size():
     )
 
     assert done.returncode == 0, done.stderr
+
+
+def test_events_in_the_buckets_of_a_final():
+    """Nine tests an answer reject no honest system, and find what errs after 2,048 tokens alone."""
+    assert missed(judge.final_events(40, random()), 40) == []

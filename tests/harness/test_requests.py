@@ -53,7 +53,7 @@ def test_fixed_counts(tmp_path):
 def test_a_final_from_seal_to_requests(tmp_path):
     """A seal is made, its commitment can be checked, one job draws, and another one is refused."""
     seal, out = tmp_path / "seal", tmp_path / "final.jsonl"
-    commitment = harness("seal", "--seal", seal).split()[1]
+    commitment = json.loads(harness("seal", "--seal", seal))["commitment"]
     draw = ("requests", "--set", "final", "--seal", seal, "--count", 4, "--out", out)
     harness(*draw, "--job-key", "one")
     drawn = out.read_bytes()

@@ -24,10 +24,12 @@ from tests.harness.test_wire import accepts, spoiled
 
 ROOT = Path(__file__).parents[2]
 SAID = answer("confirm", 0, "a", "r", [5, 6], family="lists")
+FINAL = line("final", commitment="f" * 64, stock_units=10, ar_units=5, force_units=24, reference_units=114, full=True)
 EXAMPLES = {
     each["type"]: each
     for each in [
         *head(a={"tree": "c" * 40, "options": {"depth": 3, "name": "x", "fast": True}}),
+        FINAL,
         line("load", phase="screen", unit=0, half=0, arm="a", load_s=1.5, prepared="0" * 64),
         next(each for each in unit("screen", 0) if each["type"] == "group"),
         SAID,
@@ -37,6 +39,7 @@ EXAMPLES = {
         forced(SAID, wrong=[1]),
         line("recheck", arm="a", request="r", at=1, stock=7, shape=8),
         line("look", what="forcing"),
+        line("timed", samples="1" * 64, tokens=7),
     ]
 }
 

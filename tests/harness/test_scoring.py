@@ -4,9 +4,12 @@ import json
 import random
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from harness import arena, scoring
+from harness.client import Engine
 from harness.errors import HarnessError
 from harness.samples import read
 from harness.scoring import calibrate, force
@@ -120,3 +123,57 @@ def test_time_that_is_up_is_an_error(tmp_path):
     job = make_job(tmp_path / "reference", STOCK, 4, 50, seed=1)
     with pytest.raises(HarnessError, match="the time is up"):
         calibrate(job, tmp_path / "stock", 0, lambda event: None, sandbox=False)
+
+
+class Numbers:
+    """Text whose words are token ids, so that an answer is the same tokens again in the next prompt."""
+
+    stop_ids = ()
+
+    def chat(self, turns, said):
+        spoken = [*said, ""]
+        return [int(word) for turn, answer in zip(turns, spoken, strict=True) for word in f"{turn} {answer}".split()]
+
+    def decode(self, ids):
+        return " ".join(str(token) for token in ids)
+
+
+class Counting(Engine):
+    """The scripted engine, counting what it is asked to score."""
+
+    asked: ClassVar[list] = []
+
+    def score(self, ids, start, sampling):
+        self.asked.append((len(ids), start))
+        return super().score(ids, start, sampling)
+
+
+def sessions_job(folder, seed, sessions=5, turns=6):
+    job = make_job(folder, {**FAST, "seed": 2, "mismatch": 0.02}, 1, 1, seed=seed)
+    rng = random.Random(seed)
+    rows = [
+        {"v": 1, "kind": "session", "id": f"s{seed}-{number}", "family": "words", "cap_tok": 12, "context_tok": 4096,
+         "turns": [" ".join(str(rng.randrange(10, 999)) for _ in range(5)) for _ in range(turns)]}
+        for number in range(sessions)
+    ]  # fmt: skip
+    (folder / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return job
+
+
+def test_a_session_is_scored_once(tmp_path, monkeypatch):
+    """One question a session and head, and the same lines as turn by turn, which asks for each context anew."""
+    monkeypatch.setattr(arena, "load_text_for", lambda path, requests: Numbers())
+    Counting.asked = []
+    job = sessions_job(tmp_path / "job", 1)
+    calibrate(job, tmp_path / "chained", None, lambda event: None, sandbox=False, start=Counting.start)
+    together = list(Counting.asked)
+    monkeypatch.setattr(scoring, "chained", lambda lines: ([line] for line in lines))
+    Counting.asked.clear()
+    calibrate(job, tmp_path / "apart", None, lambda event: None, sandbox=False, start=Counting.start)
+    chained, apart = (read(tmp_path / name / "samples.jsonl") for name in ("chained", "apart"))
+
+    assert together[:10] == [(6 * (5 + 12), 5)] * 10
+    assert len(together) <= 20  # and at most as many for the events, by two other verifiers
+    assert (chained.forced, chained.rechecks) == (apart.forced, apart.rechecks)
+    assert chained.rechecks
+    assert Counting.asked[:30] == [(turn * (5 + 12), turn * (5 + 12) - 12) for turn in range(1, 7)] * 5

@@ -143,7 +143,7 @@ def whole_final(folder, job):
 
 def draw(folder, job, out="requests.jsonl"):
     wanted = Wanted("final", None, 3, longest_tok=60)
-    write_requests(wanted, folder / out, folder / "seal", job, NOW)
+    write_requests([wanted], folder / out, folder / "seal", job, NOW)
 
 
 def test_kill_at_any_step(tmp_path):

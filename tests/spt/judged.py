@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from harness.text import load_text
 from spt.verdicts import named
 from tests.harness import campaigns, toys
 from tests.spt.toys import make_root, spt
@@ -21,9 +22,9 @@ def fake_options():
     spec = importlib.util.spec_from_file_location("fake_engine", ENGINE)
     engine = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(engine)
-    kinds = {int: "int", float: "float"}
+    kinds = {int: "int", float: "float", str: "string"}
     return "".join(
-        f'[{name}]\ntype = "{kinds[type(default)]}"\ndefault = {default}\nmeaning = "{meaning}"\n'
+        f'[{name}]\ntype = "{kinds[type(default)]}"\ndefault = {json.dumps(default)}\nmeaning = "{meaning}"\n'
         for name, (default, _, meaning) in engine.OPTIONS.items()
     )
 
@@ -72,24 +73,30 @@ def harness(*arguments):
     return json.loads(done.stdout)
 
 
-def made_up_samples(folder, to, gain):
-    """Samples of a campaign of stock@fast.yaml against stock on this very machine, with a gain that a test wants."""
+def made_up_samples(folder, to, gain, system="stock@fast.yaml"):
+    """Samples of a campaign of a system against stock on this very machine, with a gain that a test wants."""
     job_folder = to.parent / f"{to.name}-job"
-    made = spt("job", "make", "time", "stock@fast.yaml", "-o", job_folder, "--requests", "few.jsonl", cwd=folder)
+    made = spt("job", "make", "time", system, "-o", job_folder, "--requests", "few.jsonl", cwd=folder)
     assert made.code == 0, made.err
     job = json.loads((job_folder / "job.json").read_text())
     of = harness("key", "--job", job_folder / "job.json")["of"]
     arms = {name: {"tree": arm["tree"], "options": arm["options"]} for name, arm in job["arms"].items()}
     campaign, card = campaigns.head(**arms)
     campaign |= {"deployment": job["deployment_digest"], "seed": job["seed"]}
-    card["card"] = {**of["card"], "harness": of["harness"], "date": "2026-11-30T12:00:00+00:00", "sandbox": "made up"}
-    lines = [campaign, card, *campaigns.timed_campaign(5, 10, gain=gain)[2:]]
-    return campaigns.write(to, lines)
+    when = {"date": "2026-11-30T12:00:00+00:00", "sandbox": "made up"}
+    card["card"] = {**of["card"], "harness": of["harness"], **when, **dict.fromkeys(("host", "uuid"), "some-name")}
+    stops = sorted({2, *load_text(Path(job["deployment"]["target"]["path"])).stop_ids})
+    lines = [
+        {**each, "stop_ids": stops} if each["type"] == "answer" else each
+        for each in campaigns.timed_campaign(5, 10, gain=gain)[2:]
+    ]
+    return campaigns.write(to, [campaign, card, *lines])
 
 
-def forcing(timing, answer="accept", **of):
-    """A forcing verdict on the system of a timing verdict, or on what is said to differ from it."""
-    identity = {**timing["of"], "b": timing["stock"], **of}
+def forcing(timing, answer="accept", *, timed=True, **of):
+    """A forcing verdict on the tokens of a timing verdict, or not on them, or on what is said to differ from it."""
+    digest = timing["samples"] if timed is True else timed
+    identity = {**timing["of"], **({"timed": digest} if digest else {}), **of}
     numbers = {"gain": None, "interval": None, "noise": None, "threshold": None, "mismatch": 0.01, "events": 0}
     numbers |= {"stock_mismatch": 0.01, "excess": {"value": 0.0, "lower": -0.002, "upper": 0.002}, "sessions": 110}
     numbers |= {"look": 1, "needed_tok": 0, "looped_tok": 300, "buckets": [], "uncovered": [], "event_tests": []}
@@ -104,4 +111,7 @@ def forcing(timing, answer="accept", **of):
         "reason": "made up",
         "units": 10,
         "tokens": 60_000,
+        "timed": digest,
+        "timed_tok": 60_300 if digest else 0,
+        "compared_tok": 60_000,
     }

@@ -1,6 +1,7 @@
 """`spt time` and `spt force`, as their user runs them: real processes, real harness, the fake engine."""
 
 import gzip
+import hashlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 
 from spt.verdicts import Ledger
 from tests.harness.enclosures import works
-from tests.spt.judged import FAST, make_deployment
+from tests.spt.judged import FAST, harness, made_up_samples, make_deployment
 from tests.spt.toys import commit_files, errors_well, git, snapshot, spt
 
 ROOT = Path(__file__).parents[2]
@@ -129,7 +130,7 @@ def test_forcing_calibrates_once_and_shows_what_it_found(repository):
     assert "position" in far.out and "not covered: " in far.out
     calibrations = list((repository / ".git/spt/calibrations").iterdir())
     assert len(calibrations) == 1
-    assert "scores, head model" in far.err
+    assert "scores of stock, head model" in far.err
 
     own = spt("force", "stock@fast.yaml", "--requests", "few.jsonl", *SANDBOX, cwd=repository)
     assert own.code == 1
@@ -143,6 +144,65 @@ def test_forcing_calibrates_once_and_shows_what_it_found(repository):
     assert audit and all(event["given_text"].isprintable() and event["before"].isprintable() for event in audit)
     looks = [one.looks for one in held(repository).values()]
     assert all(look[0]["phase"] == "force" for look in looks)
+
+
+def test_forcing_takes_what_was_timed(repository, tmp_path):
+    """Once a timing is confirmed here, its tokens are forced first, under a key of their own; without it none are."""
+    words = ["force", "stock@fast.yaml", "--requests", "few.jsonl", *SANDBOX]
+    plain = spt(*words, cwd=repository)
+    assert plain.out.startswith("smoke: ") and "forced: none of the tokens that were timed" in plain.out
+    samples = made_up_samples(repository, tmp_path / "samples.jsonl", 0.05)
+    assert "promote" in spt("verdict", "add", samples, cwd=repository).out
+    ledger = Ledger.find(repository)
+    timing = next(one.verdict for one in ledger.all() if one.what == "timing")
+
+    ran = spt(*words, cwd=repository)
+    assert ran.code == 1, ran.err
+    assert f"forced: the 480 tokens that were timed, samples {timing['samples'][:12]}" in ran.out
+    assert "timed" in ran.out and ran.out.startswith("reject: ")  # nobody said these made-up tokens
+    verdicts = {one.verdict["timed"]: one.verdict for one in Ledger.find(repository).all() if one.what == "forcing"}
+    assert set(verdicts) == {None, timing["samples"]}
+    assert "raw ratio" in spt("verdict", "show", timing["key"], cwd=repository).out
+    again = spt(*words, "--json", cwd=repository)
+    assert (again.err, again.json) == ("", verdicts[timing["samples"]])
+    said = [line for line in samples_of(repository, again.json) if line["type"] == "answer"]
+    assert [line["phase"] for line in said[:120]] == ["confirm"] * 120
+    against = spt("force", "stock@fast.yaml", "stock@seed.yaml", *words[2:], cwd=repository)
+    assert "none of the tokens that were timed" in against.out  # of another pair
+
+
+def test_a_job_of_forcing_brings_what_was_timed(repository, tmp_path):
+    """`spt job make force --timed` puts the samples beside the job; they are for forcing alone."""
+    samples = made_up_samples(repository, tmp_path / "samples.jsonl", 0.05)
+    words = ["stock@fast.yaml", "-o", "job", "--requests", "few.jsonl", "--timed", samples]
+    assert errors_well(spt("job", "make", "time", *words, cwd=repository), 2, "--timed is for force")
+    missing = [*words[:-1], "none.jsonl"]
+    assert errors_well(spt("job", "make", "force", *missing, cwd=repository), 4, "none.jsonl")
+    assert not (repository / "job").exists()
+    assert spt("job", "make", "force", *words, cwd=repository).code == 0
+
+    assert (repository / "job/timed.jsonl").read_bytes() == samples.read_bytes()
+    key = harness("key", "--job", repository / "job/job.json", "--timed", repository / "job/timed.jsonl")
+    assert key["of"]["timed"] == hashlib.sha256(samples.read_bytes()).hexdigest()
+
+
+def test_a_calibration_has_both_kinds_of_requests(repository):
+    """Stock is asked sessions and single requests, of all families, with about as many tokens each."""
+    value = json.loads((repository / "deployment.yaml").read_text()) | {
+        "requests": {"generator": "default", "families": ["lists", "letters"]}
+    }
+    (repository / "deployment.yaml").write_text(json.dumps(value))
+    assert spt("job", "make", "calibrate", "-o", "job", "--seed", "3", cwd=repository).code == 0
+    rows = [json.loads(line) for line in (repository / "job/requests.jsonl").read_text().splitlines()]
+    kinds = {kind: [row for row in rows if row["kind"] == kind] for kind in ("session", "request")}
+
+    assert sorted(path.name for path in (repository / "job").iterdir() if path.is_file()) == [
+        "job.json", "requests.jsonl"
+    ]  # fmt: skip
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert {row["category"] for row in kinds["request"]} == {"lists", "letters"}
+    said_tok = [0.4 * 512 * len(kinds["session"]), 100 * len(kinds["request"])]
+    assert said_tok == pytest.approx([60_000, 60_000], rel=0.02)
 
 
 def test_generated_requests_are_unseen_sessions(repository):

@@ -1,8 +1,6 @@
 """`spt measure`: from a deployment to a folder that walks can read, by a scripted engine and by the real one."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 
 from spt.lattice import read_lattice
 from tests.harness import toys
+from tests.spt.toys import spt as run_spt
 
 ROOT = Path(__file__).parents[2]
 FAKE = [sys.executable, "-P", "-s", str(ROOT / "tests/fakes/engine.py")]
@@ -38,11 +37,9 @@ def project(tmp_path, toy):
 
 
 def spt(folder, *arguments):
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
-    command = [sys.executable, "-P", "-s", "-m", "spt", "measure", *arguments]
-    environment |= {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=False, cwd=folder, env=environment, capture_output=True, text=True)
-    return done.returncode, done.stdout, done.stderr
+    """Runs `spt measure` in this process; the harness and its engines are processes of their own."""
+    ran = run_spt("measure", *arguments, cwd=folder)
+    return ran.code, ran.out, ran.err
 
 
 def test_a_deployment_is_measured(project):

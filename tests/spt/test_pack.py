@@ -94,6 +94,20 @@ def test_the_same_folder_makes_the_same_bytes(job, tmp_path):
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
 
 
+def test_what_was_timed_goes_along(job, tmp_path):
+    """The samples whose tokens are forced travel there, not back, and other ones are a conflict."""
+    (job / "timed.jsonl").write_text('{"timed": 1}\n')
+    pack(job, tmp_path / "there.tar")
+    file = unpack(tmp_path / "there.tar", tmp_path / "other", {})
+    assert (file.parent / "timed.jsonl").read_text() == '{"timed": 1}\n'
+    pack(file, tmp_path / "back.tar", samples=True)
+    with tarfile.open(tmp_path / "back.tar") as tar:
+        assert tar.getnames() == ["job.json", "out/samples.jsonl"]
+    (job / "timed.jsonl").write_text('{"timed": 2}\n')
+    with pytest.raises(Conflict):
+        unpack(tmp_path / "there.tar", job, {})
+
+
 def test_another_job_is_a_conflict(job, tmp_path):
     """Samples that were measured apart, other files and another job leave the folder as it is."""
     pack(job, tmp_path / "job.tar")
@@ -170,7 +184,7 @@ def test_a_size_that_is_only_claimed(tmp_path):
     assert not (tmp_path / "job").exists()
 
 
-@pytest.mark.parametrize("place", ["../up", "/etc", "a/b", "out", "job.json"])
+@pytest.mark.parametrize("place", ["../up", "/etc", "a/b", "out", "job.json", "timed.jsonl"])
 def test_a_job_that_names_files_elsewhere_is_refused(place, job, tmp_path):
     """A job carries what lies beside it, so that packing one takes nothing else along."""
     (job / "job.json").write_text(json.dumps({**JOB, "requests": place}))

@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from spt.errors import Usage
-from spt.git.objects import EXECUTABLE, FILE, GITLINK, LINK, Objects, State
+from spt.git.objects import EXECUTABLE, FILE, LINK, Objects, State
 from spt.git.tree import splice, walk
 from spt.initialise import plain_tree
 from spt.system import export, options_of, split_system
@@ -111,21 +111,31 @@ def test_export_never_overwrites(released):
     assert snapshot(released.parent / "full") == before
 
 
-def test_export_keeps_modes_links_and_submodules(tmp_path):
-    """Executables, links and submodules of any repository come out as git would check them out."""
+def test_export_keeps_modes_and_links(tmp_path):
+    """Executables and links of any repository come out as git would check them out."""
     objects = Objects()
     states = {
         "run": State(EXECUTABLE, objects.add_blob(b"x")),
         "link": State(LINK, objects.add_blob(b"../outside")),
-        "sub": State(GITLINK, "1" * 40),
         "d/plain": State(FILE, objects.add_blob(b"y")),
     }
     export(objects, splice(objects, None, states), tmp_path / "out")
 
     assert stat.S_IMODE((tmp_path / "out/run").stat().st_mode) == 0o755
     assert (tmp_path / "out/link").readlink().as_posix() == "../outside"
-    assert (tmp_path / "out/sub").is_dir()
     assert (tmp_path / "out/d/plain").read_text() == "y"
+
+
+def test_export_refuses_a_submodule(released):
+    """Its files are not in the repository: a system that has one is not exported with an empty folder in their place,
+    as `git archive` would, since that is another system.
+    """
+    git(released, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},stock/fast")
+    git(released, "commit", "-qm", "a submodule")
+    before = snapshot(released.parent)
+
+    assert errors_well(spt("export", "rev:main", "../out", cwd=released), 2, "'stock/fast' is a submodule")
+    assert snapshot(released.parent) == before
 
 
 def test_outside_a_repository_shipped_stock_can_be_exported(tmp_path):

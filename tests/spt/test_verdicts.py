@@ -158,6 +158,12 @@ def test_no_speedup_without_forcing(repository):
     with pytest.raises(Differs, match="raw ratio"):
         Speedup(ledger, timing)
 
+    for other in (None, "4" * 64):  # the system, but not what was timed
+        ledger.add(forcing(timing, timed=other))
+        assert isinstance(figure_of(ledger, timing), RawRatio)
+        with pytest.raises(Differs, match="accepts the tokens that were timed") as found:
+            Speedup(ledger, timing)
+        assert found.value.hint == "`spt force A B` forces the tokens that were timed"
     ledger.add(forcing(timing))
     speedup = figure_of(Ledger.find(repository), timing)
     assert isinstance(speedup, Speedup)
@@ -168,6 +174,73 @@ def test_no_speedup_without_forcing(repository):
 
 
 OTHER = {"tree": "9" * 40, "options": {}}
+
+
+@pytest.mark.parametrize("answer", ["reject", "malformed"])
+@pytest.mark.parametrize("of", [{"timed": None}, {"b": OTHER}, {"harness": "0.0.1", "timed": "4" * 64}])
+def test_what_was_rejected_once_is_no_speedup(repository, answer, of):
+    """A rejection of the system on this deployment and card counts, before or after, with whatever it was paired."""
+    ledger = Ledger.find(repository)
+    timing = only(ledger)
+    ledger.add(forcing(timing))
+    assert isinstance(figure_of(ledger, timing), Speedup)
+    rejected = forcing(timing, answer, **of)
+    ledger.add(rejected)
+
+    assert isinstance(figure_of(Ledger.find(repository), timing), RawRatio)
+    with pytest.raises(Differs, match="forcing rejected this system") as found:
+        Speedup(ledger, timing)
+    assert rejected["key"][:12] in found.value.hint
+    shown = spt("verdict", "show", rejected["key"][:12], cwd=repository).out
+    assert ("none of the tokens that were timed" in shown) == ("timed" not in rejected["of"])
+
+
+def test_another_systems_rejection_is_its_own(repository):
+    """Neither another system's, another deployment's nor another stock's rejection is held against this one."""
+    ledger = Ledger.find(repository)
+    timing = only(ledger)
+    ledger.add(forcing(timing))
+    for of in ({"a": OTHER}, {"deployment": "8" * 64}, {"card": {**timing["of"]["card"], "gpu": "other"}}):
+        ledger.add(forcing(timing, "reject", **of))
+    ledger.add({**forcing(timing, "reject", timed=None), "stock": OTHER})
+
+    assert isinstance(figure_of(Ledger.find(repository), timing), Speedup)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "told"),
+    [
+        ([], None),
+        ([("accept", {})], 0),
+        ([("accept", {"timed": None})], 0),
+        ([("accept", {"timed": None, "date": "2099"}), ("smoke", {})], 1),
+        ([("accept", {"timed": None}), ("undecided", {"timed": "4" * 64, "date": "2099"})], 1),
+        ([("accept", {}), ("reject", {"timed": None})], 1),
+        ([("accept", {"a": OTHER})], None),
+    ],
+)
+def test_what_forcing_says_of_a_timed_system(repository, verdicts, told):
+    """What passes, else what rejects, else what is of the timed tokens, else the newest; another system's says none."""
+    ledger = Ledger.find(repository)
+    timing, added = only(ledger), []
+    for answer, changes in verdicts:
+        date = {"date": changes.pop("date")} if "date" in changes else {}
+        added.append(ledger.add({**forcing(timing, answer, **changes), **date}))
+
+    assert ledger.forcing(timing) == (None if told is None else added[told])
+
+
+def test_verdicts_of_before_are_read(repository):
+    """A forcing verdict that says nothing of timed tokens stands, is shown, and makes no speedup."""
+    ledger = Ledger.find(repository)
+    timing = only(ledger)
+    old = {name: value for name, value in forcing(timing, timed=None).items()
+           if name not in ("timed", "timed_tok", "compared_tok")}  # fmt: skip
+    ledger.add(old)
+
+    assert only(Ledger.find(repository), "forcing") == old
+    assert isinstance(figure_of(ledger, timing), RawRatio)
+    assert "none of the tokens that were timed" in spt("verdict", "show", old["key"][:12], cwd=repository).out
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_chunks(elements, name, engine, monkeypatch):
     ids = [token % 64 for token in range(3, 93)]
     scorer = Scorer(engine.system)
     whole = scorer.score(ids, 9, SAMPLINGS[name])
-    monkeypatch.setattr(score, "_CHUNK_ELEMENTS", elements)
+    monkeypatch.setitem(score._CHUNK_ELEMENTS, "cpu", elements)
     rows = []
     real = score._score_rows
     monkeypatch.setattr(score, "_score_rows", lambda logits, *rest: rows.append(len(logits)) or real(logits, *rest))
@@ -91,8 +91,9 @@ def scored(logits, token, position, sampling):
     """_score_rows of one float64 row: argmax, margin, rank, kept."""
     row = torch.tensor([logits], dtype=torch.float64)
     noise = Noise.of(sampling, torch.device("cpu"))
-    scores = _score_rows(row, torch.tensor([position]), torch.tensor([token]), sampling, noise)
-    return scores.argmax[0], scores.margin[0], scores.rank[0], scores.kept[0]
+    columns = _score_rows(row, torch.tensor([position]), torch.tensor([token]), sampling, noise)
+    argmax, margin, rank, _, kept = (column.item() for column in columns)
+    return argmax, margin, rank, kept
 
 
 @given(st.data(), LOGITS, st.one_of(st.just(0.0), TEMPERATURES), TOP_P, TOP_K, SEEDS)

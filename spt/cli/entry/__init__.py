@@ -12,6 +12,7 @@ COMMANDS = {
     "import": ("spt.cli.entry.import_:import_", "Take entries in from a folder, repository or bundle"),
     "export": ("spt.cli.entry.export:export", "Write an open edit back, and an entry's folder"),
     "edit": ("spt.cli.entry.edit:edit", "Open an entry in a worktree"),
+    "record": ("spt.cli.entry.record:record", "Record a timing verdict as evidence of an entry"),
     "refresh": ("spt.cli.entry.refresh:refresh", "Carry entries to the stock of now"),
     "new": ("spt.cli.entry.new:new", "Distil an entry from commits of a system"),
 }

@@ -14,7 +14,7 @@ def list_(as_json: bool) -> None:
     """List entries and what they add
 
     Evidence is `current`, `carried` (stock or requirements moved) or `stale` (the entry changed), and its figure a
-    raw ratio (the author's) or a claimed speedup (judged, with a passing forcing verdict, as its line says).
+    raw ratio or a claimed speedup (judged, and forcing accepted the timed tokens, as its line says).
 
     \b
     Example:
@@ -58,7 +58,12 @@ def _row(memory: Any, name: str) -> dict[str, Any]:
         "delta_id": entry.delta.id,
         "on_current_stock": entry.stock == memory.stock,
         "evidence": [
-            {"state": one.state, "kind": one.kind, "ratio": None if one.ratio is None else str(one.ratio)}
+            {
+                "state": one.state,
+                "kind": one.kind,
+                "answer": one.answer,
+                "ratio": None if one.ratio is None else str(one.ratio),
+            }
             for one in evidence_of(memory, name)
         ],
     }
@@ -67,7 +72,7 @@ def _row(memory: Any, name: str) -> dict[str, Any]:
 def _cells(row: dict[str, Any]) -> list[str]:
     seams = [f"{seam}={value}" for seam, values in row["seams"].items() for value in values]
     last = row["evidence"][-1] if row["evidence"] else None
-    evidence = "none" if last is None else f"{last['state']}, {last['kind']}: {last['ratio'] or 'no ratio'}"
+    evidence = "none" if last is None else _evidence(last)
     if not row["on_current_stock"]:
         evidence = f"{evidence} (behind stock)"
     return [
@@ -78,3 +83,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
         evidence,
         row["title"],
     ]
+
+
+def _evidence(one: dict[str, Any]) -> str:
+    answer = "" if one["answer"] is None else f" ({one['answer']})"
+    return f"{one['state']}, {one['kind']}{answer}: {one['ratio'] or 'no ratio'}"

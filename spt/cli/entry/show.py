@@ -52,6 +52,7 @@ def _found(memory: Any, name: str) -> dict[str, Any]:
             {
                 "state": one.state,
                 "kind": one.kind,
+                "answer": one.answer,
                 "ratio": None if one.ratio is None else str(one.ratio),
                 "file": one.file,
                 "line": one.line,
@@ -102,7 +103,21 @@ def _evidence(one: dict[str, Any]) -> str:
     interval = (
         "" if line["interval"] is None else f", interval {line['interval'][0]:+.3f} to {line['interval'][1]:+.3f}"
     )
+    answer = "" if one["answer"] is None else f" ({one['answer']})"
+    units = "" if line["units"] is None else f"{line['units']} units, "
     return (
-        f"evidence: {one['state']}, {one['kind']}: {one['ratio'] or 'no ratio'}{interval}, {line['units']} units, "
-        f"{line['requests']}, on {line['card'].get('gpu') or line['card'].get('cpu') or 'an unnamed machine'}"
+        f"evidence: {one['state']}, {one['kind']}{answer}: {one['ratio'] or 'no ratio'}{interval}, "
+        f"{units}{line['requests']}, "
+        f"on {line['card'].get('gpu') or line['card'].get('cpu') or 'an unnamed machine'}{_forcing(one)}"
     )
+
+
+def _forcing(one: dict[str, Any]) -> str:
+    """What forcing said of a system that was judged."""
+    if one["kind"] != "judged":
+        return ""
+    forcing = one["line"]["forcing"]
+    if forcing is None:
+        return ", not forced"
+    tokens = "the timed tokens" if forcing["timed"] == one["line"].get("verdict", {}).get("samples") else "other tokens"
+    return f", forcing of {tokens}: {forcing['answer']}"

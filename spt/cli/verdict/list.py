@@ -28,7 +28,7 @@ def list_(as_json: bool) -> None:
         verdict = held.verdict
         if verdict is None:
             return (held.what, held.key[:12], "-", "-", f"looks {len(held.looks)}", "")
-        figure = figure_of(ledger, verdict) if held.what == "timing" else None
+        figure = figure_of(ledger, verdict) if held.what != "forcing" else None
         system = f"{verdict['of']['a']['tree'][:12]} {verdict['of']['a']['options'] or ''}"
         return (
             held.what,
