@@ -102,6 +102,11 @@ class CostModel:
             raise Usage(f"'{at.name}': the model has no time for such a step", "measure more settings")
         return Estimate(at, step_us, self._interval(values, step_us), self._extrapolates(at))
 
+    @property
+    def knows_rows(self) -> bool:
+        """Whether the samples told what a row costs, so that settings of other sizes can be compared."""
+        return "rows" in self.coefficients
+
     def as_json(self) -> dict[str, Any]:
         """What the model says of itself."""
         names = ("residual_sd", "freedom")

@@ -55,10 +55,13 @@ def plan(outlook: Outlook) -> list[Gain]:
     """Every direction, the largest gain first; those without a number last."""
     own = outlook.own
     positions = max(own.positions, 1)
-    trees = [point for point in outlook.points if point.kind in ("tree", "run") and point.batch == own.batch]
+    alike = [point for point in outlook.points if point.kind in ("tree", "run") and point.batch == own.batch]
+    trees = [point for point in alike if point.nodes and point.policy != own.policy]
+    within = [point for point in trees if point.positions <= positions]
     found = [
-        _policies(outlook, "bigger-trees", [each for each in trees if each.positions <= positions]),
-        _policies(outlook, "more-positions", [each for each in trees if each.positions > positions]),
+        _policies(outlook, "bigger-trees", [point for point in within if point.nodes >= own.nodes]),
+        _policies(outlook, "smaller-trees", [point for point in within if point.nodes < own.nodes]),
+        _policies(outlook, "more-positions", [point for point in trees if point.positions > positions]),
         _w12(outlook),
         _head(outlook),
         _launches(outlook),
@@ -77,10 +80,10 @@ def worth(gains: Iterable[Gain], least: float = LEAST_GAIN) -> list[Gain]:
 
 
 def _policies(outlook: Outlook, name: str, points: Sequence[Point]) -> Gain:
-    found = [(point, *_against(outlook, point)) for point in points if point.kept and point.nodes > 0]
+    found = [(point, *_against(outlook, point)) for point in points if point.kept]
     if not found:
         depths = outlook.own.positions
-        return Gain(name, None, None, None, f"nothing was walked or measured beyond its {depths} positions")
+        return Gain(name, None, None, None, f"no such policy was walked or measured: it drafts {depths} positions")
     best, gain, low, high = max(found, key=lambda each: each[1])
     basis = f"{best.policy}: tau {outlook.own.tau:.2f} -> {best.tau:.2f}, {best.nodes:.0f} nodes at the fitted cost"
     return Gain(name, max(gain, 0.0), min(low, max(gain, 0.0)), max(high, 0.0), basis)
@@ -98,7 +101,7 @@ def _against(outlook: Outlook, point: Point) -> tuple[float, float, float]:
 def _step_us(outlook: Outlook, point: Point) -> tuple[float, float]:
     """A step of the policy, and its relative uncertainty: by the cost model where it knows rows, else by floors."""
     now, own = outlook.now, outlook.own
-    if "rows" in outlook.cost.coefficients or not point.nodes:
+    if outlook.cost.knows_rows or not point.nodes:
         at = Setting(point.policy, point.nodes, outlook.context_tok, point.batch, drafts=point.nodes > 0)
         try:
             there = outlook.cost.predict(at)

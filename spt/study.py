@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spt.ceiling import Ceiling, Models, Sweep, ceiling, rates_of, sweep
-from spt.cost import CostModel, fit
+from spt.cost import CostModel, Estimate, Setting, fit
 from spt.curve import NODES, Point, run_point, walk_points, walked_levels
 from spt.deployment import content_digest
 from spt.devices import Device, find_device
@@ -65,6 +65,21 @@ class Study:
         """The current system as a point."""
         return run_point(self.run, self.models.drafter.depths if self.models.drafter else 0)
 
+    def fastest(self) -> tuple[Point, Estimate] | None:
+        """The policy of one exact pass that is fastest at the fitted cost: the largest tau(N) / c(N).
+
+        None where the samples do not tell what a row costs.
+        """
+        if not self.cost.knows_rows:
+            return None
+        found = []
+        for point in self.points:
+            if point.kind in ("chain", "tree", "run") and point.nodes and point.batch == self.run.setting.batch:
+                context_tok = None if self.context_assumed else self.context_tok
+                at = Setting(point.policy, point.nodes, context_tok, point.batch)
+                found.append((point, self.cost.predict(at)))
+        return max(found, key=lambda each: each[0].tau / each[1].step_us, default=None)
+
     def plan(self) -> list[Gain]:
         """What each direction could gain."""
         return plan(Outlook(self.models, self.now, self.points, self.cost, self.context_tok, self.own))
@@ -94,6 +109,15 @@ class Study:
                 "tried": len(self.sensitivity.ceilings),
             },
             "cost": self.cost.as_json(),
+            "fastest": None
+            if (fastest := self.fastest()) is None
+            else {
+                "policy": fastest[0].policy,
+                "tau": fastest[0].tau,
+                "step_us": fastest[1].step_us,
+                "interval_us": fastest[1].interval_us,
+                "extrapolates": list(fastest[1].extrapolates),
+            },
             "points_from": "walks" if self.walked else "runs",
             "points": [
                 {"policy": each.policy, "nodes": each.nodes, "positions": each.positions, "tau": each.tau}

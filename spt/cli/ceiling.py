@@ -212,6 +212,7 @@ def _show(found: Any) -> None:
         [(name, f"{speed:.0f}", _bar(speed, most)) for name, speed in waterfall(found)],
     )
     _show_classes(now)
+    _show_fastest(found)
     _show_sensitivity(found)
 
 
@@ -228,6 +229,19 @@ def _show_classes(now: Any) -> None:
         for gap in now.classes
     ]
     table(("class", "us", "floor us", "times", ""), rows)
+
+
+def _show_fastest(found: Any) -> None:
+    fastest = found.fastest()
+    if fastest is None:
+        data("at the fitted cost: one size of drafts was measured, which does not tell what a row costs")
+        return
+    point, step = fastest
+    speed = f"{1e6 * point.tau / step.step_us:.0f} tok/s"
+    beyond = f", extrapolated over {', '.join(step.extrapolates)}" if step.extrapolates else ""
+    data(
+        f"at the fitted cost the fastest is {point.policy}: tau {point.tau:.2f}, {step.step_us:.0f} us, {speed}{beyond}"
+    )
 
 
 def _show_sensitivity(found: Any) -> None:

@@ -234,13 +234,24 @@ def test_directions_without_numbers_say_why(h200):
     """Where there is no profile and no lattice, what they would tell has no number."""
     gains = {each.direction: each for each in h200["chain"].plan()}
 
-    assert len(gains) == 7
+    assert len(gains) == 8
     for name in ("faster-head", "more-positions", "two-level-verification"):
         assert gains[name].gain is None
         assert gains[name] not in worth(gains.values())
     assert gains["shared-budget"].gain == 0
     for each in gains.values():
         assert each.gain is None or each.low <= each.gain <= each.high
+
+
+def test_the_best_number_of_nodes_at_the_fitted_cost(h200):
+    """tau(N) / c(N) is largest at 63 nodes, where the device was fastest too; at floors it is largest at 127."""
+    found = h200["chain"]
+    point, step = found.fastest()
+    speeds = {name: run.speed for name, run in found.measured.runs.items()}
+
+    assert point.policy == max(speeds, key=speeds.get) == "tree:63:0:16"
+    assert 1e6 * point.tau / step.step_us == pytest.approx(speeds[point.policy], rel=0.03)
+    assert found.now.best.policy == "tree:127:0:16"
 
 
 def test_pictures_are_the_same_bytes(h200, tmp_path):

@@ -57,6 +57,7 @@ def test_the_plan(ceiling, measured):
 
     assert {each["direction"] for each in told} == {
         "bigger-trees",
+        "smaller-trees",
         "more-positions",
         "w12-weights",
         "faster-head",

@@ -184,3 +184,23 @@ def test_a_profile_on_a_full_disk(paths, tmp_path):
     errors = [reply for reply in replies if reply["op"] == "error"]
     assert [reply["code"] for reply in errors] == ["record_ended"]
     assert [reply["id"] for reply in replies if reply["op"] == "done"] == ["a", "b"]
+
+
+@pytest.mark.device
+def test_a_profile_of_captured_graphs(paths, tmp_path):
+    """On a GPU the kernels of replayed graphs are told apart by phase, and explain most of each phase's time."""
+    engine = load(*paths, mode="fast", context=128, device="cuda", dtype="bfloat16")
+    engine.warm_up()
+    profiler = Profiler(tmp_path / "profile.jsonl", engine.system.device)
+    run(engine, profiler, 3)
+    profiler.close(engine)
+    rows = [json.loads(line) for line in (tmp_path / "profile.jsonl").read_text().splitlines()]
+    by_phase = {row["phase"]: row for row in rows}
+
+    assert by_phase.keys() >= set(STEP)
+    assert {"gemm", "attention", "glue"} <= by_phase["verify"]["classes"].keys()
+    assert "drafter" in by_phase["draft"]["classes"]
+    assert "head" in by_phase["accept"]["classes"]
+    verify = by_phase["verify"]
+    assert abs(verify["residual_us"]) < 0.3 * verify["wall_us"]
+    assert verify["classes"]["attention"]["calls"] >= engine.system.target.config.layers
