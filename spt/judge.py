@@ -12,7 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spt.campaign import Kind, Plan, Requests, finish, key_of, make_folder, open_folder, scratch, session_tok, sweep
+from spt.campaign import (
+    Kind,
+    Plan,
+    Requests,
+    appear,
+    finish,
+    key_of,
+    make_folder,
+    open_folder,
+    scratch,
+    session_tok,
+    sweep,
+)
 from spt.errors import Missing
 from spt.formats import read_json
 from spt.job import run_harness
@@ -106,7 +118,9 @@ def _record(plan: Plan, arm: str) -> dict[str, Any]:
 
 
 def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path, timed: Path | None = None) -> None:
-    """Writes the job of a harness command (time, force, calibrate) into the new folder `to`, to be run elsewhere.
+    """Writes the job of a harness command (time, force, calibrate), to be run elsewhere, into the new folder `to`.
+
+    The folder appears whole.
 
     timed: samples whose tokens are forced first; they go along as `timed.jsonl`.
     """
@@ -121,9 +135,14 @@ def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path
         CALIBRATE: lambda: calibration_requests(plan, file),
     }
     said = None if timed is None else read_samples(timed)
-    make_folder(_of_stock(plan) if kind is CALIBRATE else plan, kind, to, wanted[kind]())
-    if said is not None:
-        (to / TIMED).write_bytes(said)
+    chosen, asked = _of_stock(plan) if kind is CALIBRATE else plan, wanted[kind]()
+
+    def make(part: Path) -> None:
+        make_folder(chosen, kind, part, asked)
+        if said is not None:
+            (part / TIMED).write_bytes(said)
+
+    appear(to, make)
 
 
 def time_requests(file: Path | None, devices: int) -> Requests:

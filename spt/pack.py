@@ -4,6 +4,7 @@ The same folder always makes the same bytes.  A tar may come from anywhere, so w
 files of a job and nothing else, under caps.  The harness that runs it is the one that is installed there.
 """
 
+import errno
 import io
 import json
 import os
@@ -174,6 +175,8 @@ def _extract(path: Path, to: Path) -> None:
     except (tarfile.TarError, ValueError) as error:  # numbers of its headers are read as they come
         raise Usage(f"'{path}' is not a whole tar: {error}") from error
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # that is of the folder it goes to
         if error.filename is None or Path(str(error.filename)) == path:
             raise Missing(f"'{path}' cannot be read: {error.strerror or error}") from None
         raise

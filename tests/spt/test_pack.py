@@ -1,5 +1,6 @@
 """`spt job pack|unpack`: the same bytes for the same job, and nothing of a tar but a job's own plain files."""
 
+import errno
 import io
 import json
 import os
@@ -235,6 +236,19 @@ def test_a_job_that_names_files_elsewhere_is_refused(place, job, tmp_path):
     with pytest.raises(Usage, match="beside the job"):
         pack(job, tmp_path / "job.tar")
     assert not (tmp_path / "job.tar").exists()
+
+
+def test_a_disk_that_is_full_is_not_the_tars_fault(job, tmp_path, monkeypatch):
+    """What cannot be written is not said of the tar, and half a job stays nowhere."""
+    pack(job, tmp_path / "job.tar")
+
+    def full(source, to):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("spt.pack.shutil.copyfileobj", full)
+    ran = spt("job", "unpack", "job.tar", "new", cwd=tmp_path)
+    assert errors_well(ran, 5, "error: no space left on device")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job", "job.tar"]
 
 
 def test_links_are_not_packed(job, tmp_path):
