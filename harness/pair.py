@@ -25,11 +25,12 @@ from harness.supply import Supply
 from harness.tau import looped
 from harness.wire import Generate, Ready
 
-__all__ = ["GROUP", "QUARTETS", "Contestant", "Pair", "Voided"]
+__all__ = ["GROUP", "HALF_REQUESTS", "QUARTETS", "Contestant", "Pair", "Voided"]
 
 QUARTETS = 3
 GROUP = 8  # requests
 WARM_UP = GROUP  # requests before any is timed: the first seconds of a process are its noisiest
+HALF_REQUESTS = WARM_UP + 2 * QUARTETS * GROUP  # of one half of a unit
 LOOPED_SHARE = 0.1
 REDRAWS = 8  # of one group; a file of requests that loops so often is the wrong one
 LOAD_FACTOR, LOAD_SLACK_S = 1.5, 10.0

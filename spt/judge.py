@@ -39,9 +39,9 @@ FORCE = Kind("force", "force", "-force")
 CALIBRATE = Kind("calibrate", "calibrate")
 COMMANDS = tuple(kind.command for kind in (TIME, FORCE, CALIBRATE))
 
-# A unit asks 49 requests of a half: a warm-up and six groups of eight.  The longest campaign has 8 + 5 + 20 units; half
-# as much again is for what is void or repeats itself.
-HALF_REQUESTS, UNITS, RESERVE = 49, 33, 1.5
+# A unit asks 56 requests of a half: a warm-up and six groups, each of eight.  The longest campaign has 8 + 5 + 20
+# units; half as much again is for what is void or repeats itself.
+HALF_REQUESTS, UNITS, RESERVE = 56, 33, 1.5
 # Sessions: each look at a system takes one share of two, and stock's own calibration is larger (docs/judge.md).
 LOOK_TOK, CALIBRATION_TOK = 50_000, 120_000
 LOOK_SESSIONS, LOOKS, CALIBRATION_SESSIONS = 100, 2, 60

@@ -218,8 +218,19 @@ def test_another_campaign_does_not_mix_in(judged, make_job, tmp_path):
     assert (tmp_path / "out" / "samples.jsonl").read_bytes() == held
 
 
-def test_used_up_requests_are_an_error(make_job, tmp_path):
-    """Prompts are never asked again: a file that is too short ends the campaign with a hint."""
+def test_too_few_requests_begin_nothing(make_job, tmp_path):
+    """A campaign begins with as many prompts as the longest one asks, since one that has begun cannot get more."""
+    job = make_job({}, requests=1847)
+    with pytest.raises(Usage, match="holds 1847 prompts that differ, and a campaign may need 1848"):
+        time_arms(job, tmp_path / "out", 0, lambda event: None, sandbox=False, start=Metronome().start)
+    with pytest.raises(Usage, match="may need 3696"):
+        time_arms(job, tmp_path / "out", 0, lambda event: None, sandbox=False, devices=("cpu", "cuda"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_used_up_requests_are_an_error(make_job, tmp_path, monkeypatch):
+    """Prompts are never asked again: where units that did not count took too many, the campaign ends with a hint."""
+    monkeypatch.setattr("harness.campaign.HALF_REQUESTS", 1)
     with pytest.raises(HarnessError, match="used up"):
         time_arms(
             make_job({}, requests=60),
