@@ -174,6 +174,7 @@ class _Side:
         self._engine: Engine
         self._inside: Enclosure
         self._before_bytes: int | None = None
+        self._asked = False
 
     def start(self) -> None:
         """Starts the process."""
@@ -204,6 +205,7 @@ class _Side:
     def answer(self, requests: Sequence[Generate]) -> list[Answer]:
         """Thaws, answers one request after the other, and stands still again; answers are written after the turn."""
         answers: list[Answer] = []
+        self._asked = True
         self.pair.watch()
         self._blame(self._engine.thaw)
         for request in requests:
@@ -267,12 +269,16 @@ class _Side:
         ]
 
     def _blame(self, act: Callable[[], Any]) -> Any:
-        """Whatever the engine does wrong is this arm's."""
+        """Whatever the engine does wrong is this arm's, but for options and models that its user chose wrongly.
+
+        A candidate that was asked something has no such excuse: it could refuse in those units that go badly, which
+        would then be measured anew and count nowhere.
+        """
         try:
             return act()
         except Refused as error:
-            if error.exit_code != 1:
-                raise  # the user's options or models: no unit will ever go better
+            if error.exit_code != 1 and not (self._asked and self.arm == "a" and self.pair.step.phase != "calibrate"):
+                raise  # no unit will ever go better
             raise Voided(self.arm, error.cause, error.message) from None
         except EngineError as error:
             raise Voided(self.arm, error.cause, error.message) from None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.campaign import time_arms
-from harness.errors import HarnessError, Unsupported, Usage
+from harness.errors import HarnessError, Refused, Unsupported, Usage
 from harness.samples import read
 from harness.tree import tree_id
 from harness.units import reading
@@ -121,6 +121,21 @@ def test_a_crash_of_the_current_best_does_not(judged):
     found = judged(b={"fails": True})
 
     assert found["answer"] == "undecided"
+
+
+def test_a_candidate_cannot_take_a_unit_back(judged):
+    """What was asked and is refused ends the campaign: a candidate could refuse wherever it was slow.
+
+    The current best's refusal is its user's to mend.
+    """
+    found = judged(refuses=True, speed=1.05)
+    assert (found["answer"], found["reason"]) == (
+        "decline",
+        "the candidate broke the protocol: the engine refused (too_long): no room",
+    )
+    with pytest.raises(Refused) as refused:
+        judged(b={"refuses": True}, out="other")
+    assert refused.value.exit_code == 2
 
 
 def test_load_hidden_in_the_first_answer_declines(judged):
