@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, Unsupported, plain
 
 # What a command does; it returns the exit code, or None for 0.  Each imports what it needs when it is called: what
 # only measures needs no numpy, and what only decides no sandbox.
@@ -38,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _give_up_output()  # the reader went away
         return 0
+    except OSError as error:
+        where = f"'{os.fsdecode(error.filename)}': " if isinstance(error.filename, str | bytes) else ""
+        print(f"error: {plain(where)}{plain((error.strerror or str(error)).lower())}", file=sys.stderr)
+        print("hint: the same command goes on once that is mended", file=sys.stderr)
+        return Unsupported.exit_code
     return status
 
 
@@ -218,7 +223,10 @@ def _end(number: int, frame: object) -> None:
 
 
 def _minutes(word: str) -> float:
-    minutes = float(word)
+    try:
+        minutes = float(word)
+    except ValueError:
+        minutes = math.nan
     if not 0 <= minutes < math.inf:
         raise argparse.ArgumentTypeError(f"'{word}' is not a number of minutes")
     return minutes
