@@ -100,7 +100,7 @@ def smollm2(folder: Path) -> World:
         naive=known,
         short=drawn(120, 40, 100, "extraction", "rewrite", "translation"),  # whose answers end soon
         long=drawn(24, 512, 640),
-        late_bias=biased(COMMA, 1.0, after=512),
+        late_bias=biased(COMMA, 2.0, after=512),
         late_bucket="at position 512-2048",
         count=32,
         few=16,
