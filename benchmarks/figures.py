@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.tau import Tally, tally
+from harness.tau import Tally, tally_of
 
 __all__ = ["Ratio", "complete_rounds", "first_difference", "ratio", "summary"]
 
@@ -124,7 +124,7 @@ class Summary:
 
 def summary(rows: Sequence[Row]) -> Summary:
     """Of one setting's answers; prefill is the median."""
-    counts = sum((tally(row["ids"], row["lines"]) for row in rows), Tally())
+    counts = tally_of(rows)
     seconds = sum(row["decode_s"] for row in rows)
     steps, tokens = counts.steps, counts.step_tokens
     return Summary(

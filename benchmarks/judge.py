@@ -135,7 +135,7 @@ def table(figures: Sequence[Figure]) -> Table:
 
 def measure(size: float = 1.0, seed: int = 0) -> Iterator[Figure]:
     """All figures, each section from a seed of its own."""
-    streams = [np.random.default_rng([seed, section]) for section in range(7)]
+    streams = [np.random.default_rng([seed, section]) for section in range(8)]
     for noise in NOISES:
         yield from campaigns(noise, round(20 * size) or 1, streams[0])
     yield from edges(round(4000 * size), streams[1])
@@ -145,7 +145,7 @@ def measure(size: float = 1.0, seed: int = 0) -> Iterator[Figure]:
         yield from looks(rate, round(3000 * size), streams[3])
     for rate in RATES:
         yield from final(rate, round(1000 * size), streams[4])
-    yield from final_events(round(1000 * size) or 1, np.random.default_rng([seed, 6]))
+    yield from final_events(round(1000 * size) or 1, streams[7])
     for rate in RATES:
         yield from mixes(rate, round(500 * size), streams[5])
     yield from events()

@@ -58,6 +58,13 @@ def _run(chosen: argparse.Namespace) -> None:
         _say(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
 
 
+def _measure(chosen: argparse.Namespace) -> None:
+    from harness.measure import measure
+
+    summary = measure(chosen.job, chosen.out, chosen.max_minutes, _events(chosen))
+    _emit({"event": "end", "measurement": summary} if chosen.stream else summary)
+
+
 def _prepare(chosen: argparse.Namespace) -> None:
     from harness.prepared import prepare
 
@@ -235,6 +242,9 @@ def _parser() -> argparse.ArgumentParser:
         return made.add_argument
 
     _measuring_words(command("run", _run, "answer the requests of a job with its arm 'a'"), "answers.jsonl")
+
+    option = command("measure", _measure, "record what arm 'a' does, and let stock rank every position of it")
+    _measuring_words(option, "measurement.json")
 
     option = command("prepare", _prepare, "let each arm of a job prepare, once")
     option("--job", type=Path, required=True, metavar="JOB.json")

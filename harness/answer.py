@@ -25,6 +25,11 @@ class Answer:
     done_ns: int = 0  # when `done` was read
 
     @property
+    def took_s(self) -> float:
+        """From the request written to `done` read."""
+        return (self.done_ns - self.written_ns) / 1e9
+
+    @property
     def prefill_s(self) -> float:
         """From the request written to the first token read; to `done` read where none came."""
         return ((self.read_ns[0] if self.read_ns else self.done_ns) - self.written_ns) / 1e9

@@ -57,6 +57,11 @@ class Grounds:
             yield engine, engine.load(enclosure.settings(settings))
         store.check()
 
+    def ready(self, name: str) -> Ready:
+        """What arm `name` tells of the model once it is loaded."""
+        with self.engine(name) as (_, ready):
+            return ready
+
 
 @dataclass
 class Arena(Grounds):

@@ -25,10 +25,7 @@ def in_words(verdict: dict[str, Any], samples: Samples, target: Path) -> dict[st
     except (Missing, Unsupported):
         return verdict
     said = {
-        line["request"]: line["prompt"] + line["ids"]
-        for unit in samples.of(*SYSTEM_PHASES)
-        for line in unit.answers
-        if line["arm"] == "a"
+        line["request"]: line["prompt"] + line["ids"] for unit in samples.of(*SYSTEM_PHASES) for line in unit.said("a")
     }
     audit = [
         {

@@ -15,6 +15,7 @@ from typing import Any
 from harness import statistics
 from harness.arena import Arena, open_arena
 from harness.client import Engine, Start
+from harness.command import Emit, deadline_after, is_past
 from harness.device import Device
 from harness.errors import HarnessError, Unsupported, Usage
 from harness.job import Job, read_job
@@ -29,8 +30,6 @@ from harness.verdict import timing_verdict
 
 __all__ = ["Course", "check_timed", "time_arms"]
 
-Emit = Callable[[dict[str, Any]], None]
-
 
 def time_arms(
     job_file: Path,
@@ -44,7 +43,7 @@ def time_arms(
 ) -> dict[str, Any]:
     """Measures until the rule has its answer, and returns the verdict.
 
-    `devices` are one or two; the deployment's own when left out.  `emit` gets the events `card`, `unit`, `void` and
+    `devices` are one or two; the deployment's own when left out.  `emit` gets the events `unit`, `void` and
     `verdict` of docs/judge.md.  Raises `HarnessError` when the time is up.
     """
     job = read_job(job_file)
@@ -54,7 +53,7 @@ def time_arms(
         for name in "ab":
             arena.store(name)
         supply = Supply(arena.requests, arena.asked(), arena.text)
-        deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
+        deadline_s = deadline_after(minutes)
         samples = Course(arena, supply, emit, next_step, _SIDES, _OF).run(deadline_s)
         verdict = timing_verdict(samples)
         emit({"event": "verdict", "verdict": verdict})
@@ -109,7 +108,7 @@ class Course:
         longest_s = 0.0
         samples = self.arena.writer.read()
         while isinstance(step := self.next_(samples), Measure):
-            if deadline_s is not None and time.monotonic() + longest_s > deadline_s:
+            if is_past(deadline_s, longest_s):
                 raise HarnessError(
                     f"the time is up before unit {step.unit} of '{step.phase}'", "the same command goes on from here"
                 )

@@ -9,7 +9,7 @@ from harness import shape
 from harness.errors import Usage
 from harness.machine import shareable
 from harness.samples import Line, Unit, fold_lines, whole_lines
-from harness.tau import Tally, tally
+from harness.tau import tally_of
 from harness.verdict import judged_units, outcome_of
 
 __all__ = ["evidence"]
@@ -50,5 +50,4 @@ def _shared(text: bytes) -> bytes:
 
 
 def _tau(units: list[Unit], arm: str) -> float | None:
-    counts = (tally(each["ids"], each["lines"]) for unit in units for each in unit.answers if each["arm"] == arm)
-    return sum(counts, Tally()).tau
+    return tally_of(each for unit in units for each in unit.said(arm)).tau

@@ -6,17 +6,17 @@ requests beside it (`final`).  What it comes to is a function of `DIR/samples.js
 """
 
 import datetime
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.arena import Arena, Grounds, check_arms, open_arena, open_grounds
+from harness.arena import Arena, check_arms, open_arena, open_grounds
 from harness.campaign import Course, check_timed
 from harness.client import Engine, Start
+from harness.command import Emit, deadline_after
 from harness.conversation import ANSWER_TOK, Conversation
-from harness.errors import HarnessError, Unsupported, Usage, Violation
+from harness.errors import HarnessError, Usage, Violation
 from harness.final_verdict import SORTS, final_verdict, next_unit, sort_of
 from harness.generator import FINAL, SEALED_FAMILIES
 from harness.job import Arm, Job, read_job
@@ -28,8 +28,6 @@ from harness.supply import Supply
 from harness.text import Text, load_text
 
 __all__ = ["AR", "SIZES", "Sizes", "draw", "final", "rehearse"]
-
-Emit = Callable[[dict[str, Any]], None]
 
 ARMS = ("a", "b", "stock")
 AR = {"draft": "none"}  # the option that makes stock decode autoregressively
@@ -110,15 +108,10 @@ def rehearse(
     count = max(1, len(devices))
     emit({"event": "plan", "sizes": asdict(sizes), "asked_tok": sizes.asked_tok(count)})
     with open_grounds(_with_ar(job), out, sandbox=sandbox, devices=devices, start=start) as grounds:
-        trusted = _loaded(grounds, "stock")
+        trusted = grounds.ready("stock")
         for name in ("a", "b", "ar"):
-            if not _loaded(grounds, name).same_model(trusted):
+            if not grounds.ready(name).same_model(trusted):
                 raise Violation(f"arm '{name}' tells another vocabulary, context or stop ids than stock")
-
-
-def _loaded(grounds: Grounds, name: str) -> Any:
-    with grounds.engine(name) as (_, ready):
-        return ready
 
 
 def draw(job_file: Path, seal: Path, key: str, families: Sequence[str], devices: int, now: datetime.datetime) -> None:
@@ -140,8 +133,6 @@ def _read(job_file: Path) -> Job:
     check_arms(job, ARMS)
     for arm in job.arms.values():
         arm.check()
-    if job.deployment.engine["kind"] == "openai":
-        raise Unsupported("a final needs an engine that forces tokens, and 'openai' does not")
     _commitment(job)
     needed, sizes = SIZES[job.sizes].context_tok, SIZES[job.sizes]
     if job.deployment.context < needed:
@@ -233,7 +224,7 @@ def final(
         )
     with open_arena(job_file, out, ARMS, sandbox=sandbox, devices=devices, start=start) as arena:
         arena.job = _with_ar(arena.job)
-        deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
+        deadline_s = deadline_after(minutes)
         _measure(arena, SIZES[job.sizes], emit, deadline_s)
         verdict = final_verdict(arena.writer.read())
         emit({"event": "verdict", "verdict": verdict})
@@ -252,8 +243,7 @@ def _measure(arena: Arena, sizes: Sizes, emit: Emit, deadline_s: float | None) -
     samples = Course(arena, supply, emit, next_unit, sides, of).run(deadline_s)
     if next_unit(samples) is not None:
         return  # a fault, or too many voids: nothing more is asked for
-    left = None if deadline_s is None else max(0.0, deadline_s - time.monotonic()) / 60
-    system, stock = (Work(arena, side, emit, left) for side in (SYSTEM, STOCK))
+    system, stock = (Work(arena, side, emit, deadline_s) for side in (SYSTEM, STOCK))
     if not system.answer(shares.forced):
         return
     if not stock.answer(shares.reference):

@@ -4,7 +4,7 @@ Nothing is promoted or declined: both comparisons are intervals of as many units
 measured before any of it was read.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from harness import statistics
 from harness.errors import HarnessError, Usage
@@ -12,19 +12,18 @@ from harness.forcing import Limits, Report, fault_of, judge
 from harness.promotion import BOUND, Measure, Outcome, ended
 from harness.samples import Line, Samples, Unit
 from harness.scored import SYSTEM_PHASES
-from harness.tau import Tally, tally
+from harness.tau import tally_of
 from harness.units import between_requests, gain_without_divergence, reading, request_times
 from harness.verdict import (
     BETWEEN_CONFIDENCE,
     Verdict,
-    beside,
-    bounds_of,
-    bucket_of,
     check_samples,
     ends_of,
+    forced_of,
     head_of,
     named,
     ratio_of,
+    said_tok,
 )
 
 __all__ = ["SORTS", "final_verdict", "next_unit", "sort_of"]
@@ -123,8 +122,8 @@ def _figure(units: Sequence[Unit]) -> Verdict:
         "between": None if between is None else ends_of(between.lower, between.upper),
         "gain_same": ratio_of(gain_without_divergence(times)),
         "diverged": sum(not each.same for each in times),
-        "tokens": sum(sum(group["tokens"]) for unit in units for group in unit.groups if group["arm"] == "a"),
-        "tau": {arm: _tally(said for unit in units for said in unit.answers if said["arm"] == arm).tau for arm in "ab"},
+        "tokens": said_tok(units),
+        "tau": {arm: tally_of(said for unit in units for said in unit.said(arm)).tau for arm in "ab"},
     }
 
 
@@ -132,13 +131,12 @@ def _sorts(samples: Samples) -> Iterator[Verdict]:
     """What the system said, by sort of request; tokens inside loops stay out of tau and are counted."""
     said: dict[str, list[Line]] = {sort: [] for sort in SORTS}
     for unit in samples.of(*SYSTEM_PHASES):
-        for line in unit.answers:
-            if line["arm"] == "a":
-                session = unit.phase not in TIMED and not line["ignore_eos"]
-                temperature = line["sampling"]["temperature"]
-                said[sort_of(session=session, ignore_eos=line["ignore_eos"], temperature=temperature)].append(line)
+        for line in unit.said("a"):
+            session = unit.phase not in TIMED and not line["ignore_eos"]
+            temperature = line["sampling"]["temperature"]
+            said[sort_of(session=session, ignore_eos=line["ignore_eos"], temperature=temperature)].append(line)
     for sort, lines in said.items():
-        counts = _tally(lines)
+        counts = tally_of(lines)
         yield {
             "sort": sort,
             "answers": counts.answers,
@@ -148,27 +146,10 @@ def _sorts(samples: Samples) -> Iterator[Verdict]:
         }
 
 
-def _tally(answers: Iterable[Line]) -> Tally:
-    return sum((tally(said["ids"], said["lines"]) for said in answers), Tally())
-
-
 def _forced(report: Report | None) -> Verdict:
     """What forcing found; nothing where the system ended the final before that."""
     if report is None:
         numbers = dict.fromkeys(("mismatch", "stock_mismatch", "excess", "events"))
         lists: Verdict = {name: [] for name in ("event_tests", "buckets", "uncovered", "audit", "malformed")}
         return {**numbers, **lists, "tokens": 0, "compared_tok": 0, "sessions": 0, "looped_tok": 0}
-    decision = report.decision
-    return {
-        "mismatch": decision.mismatch,
-        "stock_mismatch": decision.stock_mismatch,
-        "excess": bounds_of(decision.excess),
-        "events": sum(test.events for test in decision.events),
-        "event_tests": [test._asdict() for test in decision.events],
-        "tokens": decision.tokens,
-        "sessions": decision.sessions,
-        "compared_tok": decision.compared_tok,
-        "buckets": [bucket_of(bucket) for bucket in decision.buckets],
-        "uncovered": decision.uncovered,
-        **beside(report),
-    }
+    return forced_of(report)

@@ -44,6 +44,7 @@ __all__ = [
     "fault_of",
     "first_look",
     "judge",
+    "run_of",
     "wanted_tok",
 ]
 
@@ -452,7 +453,7 @@ class Wanted:
     def met_by(self, samples: Samples) -> bool:
         """Whether the system's answers in the samples are as many."""
         found: dict[str, int] = {}
-        for said in (each for unit in samples.of(*SYSTEM_PHASES) for each in unit.answers if each["arm"] == "a"):
+        for said in (each for unit in samples.of(*SYSTEM_PHASES) for each in unit.said("a")):
             places = places_from(len(said["prompt"]), len(said["ids"]))
             count = int((self.known[places] & ~np.array(looped(said["ids"]), dtype=np.bool_)).sum())
             found[said["session"]] = found.get(said["session"], 0) + count
@@ -465,7 +466,7 @@ def first_look(reference: Samples, limits: Limits = Limits()) -> Wanted:
 
     Where the calibration itself leaves too much open for any number of tokens, the least that may accept.
     """
-    run = _run(_calibration(reference, "fp32"), [])
+    run = run_of(_calibration(reference, "fp32"), [])
     known = (run.placed[1] > 0).sum(axis=0) >= _CLUSTERS
     return Wanted(wanted_tok(run, limits) or limits.tokens, limits.sessions, known)
 
@@ -517,8 +518,8 @@ def judge(
     if not system:
         raise Usage("there is no answer of arm 'a' to judge", "measure the confirmation units first")
     events = {"a": events_of(samples, system, delta), "stock": events_of(reference, stock, delta)}
-    runs = [_run(part, events["a"]) for part in (_halves(system) if final else _parts(system, samples.looks))]
-    own = _run(stock, events["stock"])
+    runs = [run_of(part, events["a"]) for part in (_halves(system) if final else _parts(system, samples.looks))]
+    own = run_of(stock, events["stock"])
     timed = [scored for scored in system if scored.unit.phase == "confirm"] if samples.timed else []
     if final:
         decision = decide_final(runs, own, limits)
@@ -527,7 +528,7 @@ def judge(
             runs,
             own,
             limits,
-            timed=_run(timed, []) if timed else None,
+            timed=run_of(timed, []) if timed else None,
             clustered=clustered,
             by_bucket=by_bucket,
             standard=standard,
@@ -578,30 +579,31 @@ def _halves(system: Sequence[Scored]) -> list[list[Scored]]:
     return [part for part in parts if part]
 
 
-def _run(system: Sequence[Scored], events: Sequence[Event]) -> Run:
+def run_of(answers: Sequence[Scored], events: Sequence[Event]) -> Run:
+    """The counts of these answers; `events` may be of others too, and those that are explained do not count."""
     rows: dict[str, int] = {}
-    for scored in system:
+    for scored in answers:
         rows.setdefault(scored.said["session"], len(rows))
     wrong, tokens = (np.zeros((len(rows), len(EDGES) + 1, len(EDGES) + 1), dtype=np.int64) for _ in range(2))
-    for scored in system:
+    for scored in answers:
         row, keep = rows[scored.said["session"]], ~scored.loop
         places = scored.places(0), scored.places(1)
         for counts, counted in ((tokens, keep), (wrong, keep & scored.wrong)):
             np.add.at(counts[row], tuple(each[counted] for each in places), 1)
-    own = {scored.said["request"]: scored for scored in system}
+    own = {scored.said["request"]: scored for scored in answers}
     open_ = [event for event in events if event.explanation is None and event.request in own]
     placed_events, placed_tok = (np.zeros((len(AXES), len(EDGES) + 1), dtype=np.int64) for _ in range(2))
     for axis in range(len(AXES)):
         for event in open_:
             placed_events[axis, own[event.request].places(axis)[event.at]] += 1
-        for scored in system:
+        for scored in answers:
             np.add.at(placed_tok[axis], scored.places(axis), 1)
     return Run(
         tuple(rows),
         wrong,
         tokens,
-        looped_tok=sum(int(scored.loop.sum()) for scored in system),
-        looped_wrong=sum(int((scored.loop & scored.wrong).sum()) for scored in system),
+        looped_tok=sum(int(scored.loop.sum()) for scored in answers),
+        looped_wrong=sum(int((scored.loop & scored.wrong).sum()) for scored in answers),
         events=len(open_),
         placed_events=placed_events,
         placed_tok=placed_tok,

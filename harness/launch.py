@@ -19,7 +19,7 @@ from harness.wire import Settings
 
 __all__ = ["launch", "refuse_noise", "refuse_sandbox", "refuse_served_timing", "served", "settings_of"]
 
-_ROOT = Path(__file__).parents[1]  # the trusted installation: no system tree is in sight of the adapter
+_ROOT = Path(__file__).parents[1]  # the trusted installation: no arm's tree is on the adapter's path
 
 
 def served(deployment: Deployment, arm: str) -> bool:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.answer import Answer
-from harness.client import LOAD_S, Engine, Start, stock_command
+from harness.client import LOAD_S, Engine, Start
+from harness.command import is_past
 from harness.device import Device
 from harness.errors import EngineError, HarnessError, Refused
 from harness.job import Arm, Deployment
-from harness.options import convert
+from harness.launch import launch, settings_of
 from harness.prepared import Store
 from harness.promotion import Measure
 from harness.samples import Line, Writer, answer_line
@@ -144,7 +145,7 @@ class Pair:
 
     def watch(self) -> None:
         """Ends the unit when `time.monotonic()` has passed the deadline; it is measured anew another time."""
-        if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+        if is_past(self._deadline_s):
             raise HarnessError("the time is up in the midst of a unit", "the same command goes on from here")
 
     def write(self, lines: Iterable[Line]) -> None:
@@ -183,8 +184,7 @@ class _Side:
         pair, contestant = self.pair, self.contestant
         contestant.store.check()
         self._inside = contestant.store.enclosure(contestant.enclosure)
-        command = pair.deployment.command(stock_command())
-        self._engine = pair.start(command, contestant.arm.folder, enclosure=self._inside)
+        self._engine = launch(pair.deployment, contestant.arm, pair.start, enclosure=self._inside)
 
     def load(self) -> None:
         """Loads, and stands still after."""
@@ -192,8 +192,7 @@ class _Side:
         begun_s = time.monotonic()
 
         def load() -> Ready:
-            options = convert(contestant.arm.options, self._engine.hello.options)
-            settings = pair.deployment.settings(options, drafts=contestant.arm.drafts)
+            settings = settings_of(pair.deployment, contestant.arm, self._engine)
             return self._engine.load(self._inside.settings(settings), LOAD_S)
 
         self.ready = self._blame(load)
@@ -217,7 +216,7 @@ class _Side:
     def warm_up(self, requests: Sequence[Generate]) -> None:
         """Answers that do not count; they are written, so that nobody meets their prompts again."""
         answers = self.answer(requests)
-        self.start_s += sum((answer.done_ns - answer.written_ns) / 1e9 for answer in answers)
+        self.start_s += sum(answer.took_s for answer in answers)
         self.pair.write(self._said(requests, answers))
 
     def timed(self, requests: Sequence[Generate], quartet: int, slot: int, group: int) -> list[Answer]:
@@ -232,7 +231,7 @@ class _Side:
             "arm": self.arm,
             "group": group,
             "requests": [request.id for request in requests],
-            "seconds": [(answer.done_ns - answer.written_ns) / 1e9 for answer in answers],
+            "seconds": [answer.took_s for answer in answers],
             "decode_seconds": [answer.decode_s for answer in answers],
             "tokens": [len(answer.ids) for answer in answers],
             "clocks_mhz": None if self._seen is None else float(self._seen.clock_mhz),

@@ -200,6 +200,10 @@ class Unit:
         """In words."""
         return f"unit {self.number} of {self.phase}"
 
+    def said(self, arm: str) -> list[Line]:
+        """The answers of an arm."""
+        return [answer for answer in self.answers if answer["arm"] == arm]
+
 
 @dataclass(frozen=True)
 class Void:

@@ -89,8 +89,8 @@ def malformed(samples: Samples) -> list[str]:
     return [
         said["request"]
         for unit in samples.of("screen", *SYSTEM_PHASES)
-        for said in unit.answers
-        if said["arm"] == "a" and not _well_formed(said)
+        for said in unit.said("a")
+        if not _well_formed(said)
     ]
 
 
@@ -118,9 +118,7 @@ def scored_answers(samples: Samples, phases: Sequence[str], arm: str, head: str)
     """All answers of an arm, each with its scores; an answer without is an error, so none is skipped."""
     missing, seen = 0, set()
     for unit in samples.of(*phases):
-        for said in unit.answers:
-            if said["arm"] != arm:
-                continue
+        for said in unit.said(arm):
             if said["request"] in seen:
                 raise Usage(f"request '{said['request']}' was answered by arm '{arm}' in two units")
             seen.add(said["request"])

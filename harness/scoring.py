@@ -7,7 +7,6 @@ head, reads each answer on its own prefix, whatever the system.  Large mismatche
 own head, and with another chunk length.  All of it is in `DIR/samples.jsonl`, and the same command goes on.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from harness.arena import Arena, open_arena
 from harness.chain import chained, score_chain
 from harness.client import Engine, Start
+from harness.command import Emit, deadline_after, is_past
 from harness.conversation import ANSWER_TOK, converse, stop_ids_of
 from harness.errors import EngineError, HarnessError, Refused, Violation
 from harness.forcing import Limits, first_look
@@ -26,11 +26,9 @@ from harness.samples import Line, Samples, answer_line, read
 from harness.scored import SYSTEM_PHASES, Event, unchecked
 from harness.timed import PHASE, take_over
 from harness.verdict import forcing_verdict
-from harness.wire import Ready, Scores
+from harness.wire import Scores
 
 __all__ = ["CHUNK", "STOCK", "SYSTEM", "Work", "calibrate", "force"]
-
-Emit = Callable[[dict[str, Any]], None]
 
 CHUNK = 8  # requests of one unit: what a kill in its midst costs is one answer, but a void costs them all
 OTHER_ROWS = 256  # of a prefill pass, where stock's default is 512
@@ -73,7 +71,7 @@ def force(
     calibration = read(reference)
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
         take_over(arena.writer, timed, begun=bool(arena.asked()))
-        work = Work(arena, SYSTEM, emit, minutes)
+        work = Work(arena, SYSTEM, emit, deadline_after(minutes))
         requests, looks = _left(arena), _looks(arena)
         enough = _enough(arena, calibration, limits or Limits()) if timed else None
         for look, upto in enumerate(looks, start=1):
@@ -126,7 +124,7 @@ def calibrate(
     """Stock's own answers, mismatches and margins: what every forcing on this deployment and card is held against."""
     _check_greedy(job)
     with open_arena(job, out, ("a", "b", "stock"), sandbox=sandbox, start=start) as arena:
-        work = Work(arena, STOCK, emit, minutes)
+        work = Work(arena, STOCK, emit, deadline_after(minutes))
         if not work.answer(arena.requests):
             raise HarnessError("stock failed in its own calibration", f"'{arena.writer.path}' says how")
         work.score()
@@ -142,9 +140,8 @@ def _check_greedy(job_file: Path) -> None:
 class Work:
     """The steps of one command, each of which goes on where a killed one was."""
 
-    def __init__(self, arena: Arena, side: Side, emit: Emit, minutes: float | None) -> None:
-        self.arena, self.side, self.emit = arena, side, emit
-        self._deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
+    def __init__(self, arena: Arena, side: Side, emit: Emit, deadline_s: float | None) -> None:
+        self.arena, self.side, self.emit, self._deadline_s = arena, side, emit, deadline_s
 
     def answer(
         self, requests: Sequence[Request], upto: int | None = None, enough: Callable[[], bool] | None = None
@@ -165,7 +162,7 @@ class Work:
         if not left or (enough and enough()):
             return True
         asked = arena.asked(side.phase)
-        trusted = None if side.arm == "stock" else self._model()
+        trusted = None if side.arm == "stock" else arena.ready("stock")
         number = left[0]
         try:
             with arena.engine(side.arm) as (engine, ready):
@@ -190,11 +187,6 @@ class Work:
             return False
         return True
 
-    def _model(self) -> Ready:
-        """What trusted stock says of the model."""
-        with self.arena.engine("stock") as (_, ready):
-            return ready
-
     def _keep(self, number: int, request: Request, talk: Iterator[tuple[Any, Any]]) -> None:
         """Writes the answers of one request, whole or not at all."""
         where = {"phase": self.side.phase, "unit": number}
@@ -211,9 +203,8 @@ class Work:
             left = [
                 said
                 for unit in samples.of(*self.side.scored)
-                for said in unit.answers
-                if said["arm"] == self.side.arm
-                and (unit.phase, unit.number, self.side.arm, said["request"], head) not in samples.forced
+                for said in unit.said(self.side.arm)
+                if (unit.phase, unit.number, self.side.arm, said["request"], head) not in samples.forced
             ]
             if left:
                 self._score(head, left)
@@ -238,8 +229,8 @@ class Work:
         events = [event for event in unchecked(samples, own) if event.arm == self.side.arm]
         if not events:
             return
-        said = {line["request"]: line for unit in samples.of(*self.side.scored) for line in unit.answers
-                if line["arm"] == self.side.arm}  # fmt: skip
+        units = samples.of(*self.side.scored)
+        said = {line["request"]: line for unit in units for line in unit.said(self.side.arm)}
         stock = self._again(events, said, head="model")
         shape = self._again(events, said, head="fp32", options={"prefill_rows": OTHER_ROWS})
         self.arena.writer.add_all(
@@ -276,7 +267,7 @@ class Work:
         return verdict
 
     def _watch(self) -> None:
-        if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+        if is_past(self._deadline_s):
             raise HarnessError("the time is up with answers left to judge", "the same command goes on from here")
 
 

@@ -6,10 +6,11 @@ A step whose first token is looped leaves tau whole, with all its tokens.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["RUN_TOK", "Tally", "looped", "tally"]
+__all__ = ["RUN_TOK", "Tally", "looped", "tally", "tally_of"]
 
 RUN_TOK = 24
 
@@ -61,3 +62,8 @@ def tally(ids: Sequence[int], lines: Sequence[int]) -> Tally:
     firsts = itertools.accumulate(lines[:-1])
     kept = [count for first, count in zip(firsts, steps, strict=True) if not marks[first]]
     return Tally(1, len(ids), sum(marks), len(steps), sum(steps), len(kept), sum(kept))
+
+
+def tally_of(answers: Iterable[Mapping[str, Any]]) -> Tally:
+    """Counts of several answers, as records with `ids` and `lines`."""
+    return sum((tally(answer["ids"], answer["lines"]) for answer in answers), Tally())

@@ -1,7 +1,6 @@
 """The tokens that were timed, as the first that are forced: taken over from the samples of a finished campaign."""
 
 from pathlib import Path
-from typing import Any
 
 from harness import promotion
 from harness.errors import Usage
@@ -35,7 +34,7 @@ def take_over(writer: Writer, path: Path | None, begun: bool) -> None:
     timed = read(path)
     _refuse_other(own, timed, path)
     units = _confirmed(timed, path)
-    lines = [each for unit in units for each in _lines(unit.number, unit.answers)]
+    lines = [each for unit in units for each in _lines(unit)]
     if own.timed is None:
         if begun:
             raise Usage(f"'{writer.path}' began without the tokens that were timed", "give another folder")
@@ -47,9 +46,8 @@ def take_over(writer: Writer, path: Path | None, begun: bool) -> None:
     writer.add_all(line for line in lines if line.get("unit") not in done)
 
 
-def _lines(number: int, answers: tuple[Line, ...]) -> list[dict[str, Any]]:
-    mine = [said for said in answers if said["arm"] == "a"]
-    return [*mine, {"type": "unit", "phase": PHASE, "unit": number, "first": ["a"], "leads": [[]]}]
+def _lines(unit: Unit) -> list[Line]:
+    return [*unit.said("a"), {"type": "unit", "phase": PHASE, "unit": unit.number, "first": ["a"], "leads": [[]]}]
 
 
 def _confirmed(samples: Samples, path: Path) -> list[Unit]:

@@ -1,7 +1,7 @@
 """A verdict from samples: the same samples, the same verdict (docs/records.md, `verdict`)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,9 @@ from harness.units import between_requests, gain_without_divergence, request_tim
 __all__ = [
     "BETWEEN_CONFIDENCE",
     "Verdict",
-    "beside",
-    "bounds_of",
-    "bucket_of",
     "check_samples",
     "ends_of",
+    "forced_of",
     "forcing_verdict",
     "head_of",
     "identity_of",
@@ -32,6 +30,7 @@ __all__ = [
     "named",
     "outcome_of",
     "ratio_of",
+    "said_tok",
     "timing_verdict",
     "verdict",
 ]
@@ -114,7 +113,7 @@ def timing_verdict(samples: Samples) -> Verdict:
         "voids": len(samples.voids) + sum(len(valid_units(samples, phase)[1]) for phase in ("screen", "confirm")),
         "mismatch": None,
         "events": None,
-        "tokens": sum(sum(group["tokens"]) for unit in units for group in unit.groups if group["arm"] == "a"),
+        "tokens": said_tok(units),
     }
 
 
@@ -163,27 +162,28 @@ def forcing_verdict(samples: Samples, reference: Samples | None = None, limits: 
         "interval": None,
         "noise": None,
         "threshold": None,
-        "mismatch": decision.mismatch,
-        "stock_mismatch": decision.stock_mismatch,
-        "excess": bounds_of(decision.excess),
-        "compared_tok": decision.compared_tok,
-        "events": sum(test.events for test in decision.events),
-        "event_tests": [test._asdict() for test in decision.events],
         "timed": _timed(samples),
         "timed_tok": _timed_tok(samples),
-        "tokens": decision.tokens,
-        "sessions": decision.sessions,
         "needed_tok": decision.needed_tok,
-        "buckets": [bucket_of(bucket) for bucket in decision.buckets],
-        "uncovered": decision.uncovered,
         "reference": None if reference is None else reference.digest,
-        **beside(report),
+        **forced_of(report),
     }
 
 
-def beside(report: Report) -> Verdict:
-    """What is printed beside a decision and decides nothing."""
+def forced_of(report: Report) -> Verdict:
+    """What forcing found, and what is printed beside it and decides nothing."""
+    decision = report.decision
     return {
+        "mismatch": decision.mismatch,
+        "stock_mismatch": decision.stock_mismatch,
+        "excess": _bounds(decision.excess),
+        "compared_tok": decision.compared_tok,
+        "events": sum(test.events for test in decision.events),
+        "event_tests": [test._asdict() for test in decision.events],
+        "tokens": decision.tokens,
+        "sessions": decision.sessions,
+        "buckets": [_bucket(bucket) for bucket in decision.buckets],
+        "uncovered": decision.uncovered,
         "looped_tok": report.looped_tok,
         "delta_logit": list(report.delta_logit),
         "margin_logit": report.margin_logit,
@@ -193,7 +193,7 @@ def beside(report: Report) -> Verdict:
     }
 
 
-def bucket_of(bucket: Bucket) -> Verdict:
+def _bucket(bucket: Bucket) -> Verdict:
     """One bucket's figures."""
     return {
         "axis": bucket.axis,
@@ -203,7 +203,7 @@ def bucket_of(bucket: Bucket) -> Verdict:
         "sessions": bucket.sessions,
         "mismatch": bucket.mismatch,
         "stock_mismatch": bucket.stock_mismatch,
-        "excess": bounds_of(bucket.excess),
+        "excess": _bounds(bucket.excess),
         "covered": bucket.covered,
         "rejects": bucket.rejects,
         **({"events": [test._asdict() for test in bucket.events]} if bucket.events else {}),
@@ -237,8 +237,12 @@ def check_samples(samples: Samples) -> None:
 
 def _timed_tok(samples: Samples) -> int:
     """The tokens of arm a that were timed, if the samples begin with them."""
-    units = samples.of("confirm") if samples.timed is not None else []
-    return sum(len(said["ids"]) for unit in units for said in unit.answers if said["arm"] == "a")
+    return said_tok(samples.of("confirm")) if samples.timed is not None else 0
+
+
+def said_tok(units: Iterable[Unit]) -> int:
+    """The tokens of arm a in units."""
+    return sum(len(said["ids"]) for unit in units for said in unit.said("a"))
 
 
 def _check_timed(samples: Samples) -> None:
@@ -279,6 +283,6 @@ def ends_of(lower: float | None, upper: float | None) -> list[float] | None:
     return None if lower is None or upper is None else [math.expm1(lower), math.expm1(upper)]
 
 
-def bounds_of(bounds: Bounds | None) -> dict[str, float] | None:
+def _bounds(bounds: Bounds | None) -> dict[str, float] | None:
     """Bounds as a record."""
     return None if bounds is None else asdict(bounds)

@@ -29,9 +29,14 @@ class Arm:
     objects: Objects
     left_out: tuple[str, ...] = ()  # changes of the working tree that are not in it
 
+    @property
+    def system(self) -> dict[str, Any]:
+        """What a verdict calls it."""
+        return {"tree": self.tree, "options": self.options}
+
     def record(self, folder: str) -> dict[str, Any]:
         """The arm of a job whose files lie in `folder`."""
-        return {"dir": folder, "tree": self.tree, "options": self.options}
+        return {"dir": folder, **self.system}
 
 
 def arm_of(word: str, *, own_engine: bool) -> Arm:

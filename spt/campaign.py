@@ -11,7 +11,7 @@ import json
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,33 +24,45 @@ from spt.job import run_harness
 from spt.verdicts import Ledger
 
 __all__ = [
+    "RULE",
+    "Emit",
     "Kind",
     "Plan",
     "Requests",
     "appear",
     "ask_harness",
+    "digest_of",
     "finish",
     "judged",
     "key_of",
     "make_folder",
+    "measure",
     "open_folder",
     "scratch",
     "session_tok",
     "sweep",
     "write_job",
+    "write_requests",
 ]
 
 RULE = "paired-1"
 DIGITS = 12  # of a key, in a folder's name
 
+Emit = Callable[[dict[str, Any]], None]
+
 
 @dataclass(frozen=True)
 class Kind:
-    """A judging command of the harness, the phase that its job names, and what is added to its folder's name."""
+    """A judging command of the harness, the phase that its job names, and where its folders lie."""
 
     command: str
     phase: str
-    suffix: str = ""
+    suffix: str = ""  # of a folder's name
+    room: str = "campaigns"
+
+    def folder(self, ledger: Ledger, key: str) -> Path:
+        """The folder of the campaign with this key."""
+        return ledger.store.state / self.room / f"{key[:DIGITS]}{self.suffix}"
 
 
 @dataclass(frozen=True)
@@ -131,12 +143,12 @@ def key_of(plan: Plan, kind: Kind, timed: Path | None = None) -> str:
 # --- folders ---
 
 
-def open_folder(plan: Plan, kind: Kind, key: str, place: Path, wanted: Requests) -> Path:
+def open_folder(plan: Plan, kind: Kind, key: str, wanted: Requests) -> Path:
     """The folder of a campaign, made now or found with work in it; its job is brought up to date.
 
     It keeps the seed and the requests that it began with, once anything was measured: others are Usage then.
     """
-    folder = place / f"{key[:DIGITS]}{kind.suffix}"
+    folder = kind.folder(plan.ledger, key)
     if (folder / "job.json").is_file() and not _is_measured(folder):
         try:
             _refuse_other(plan, folder, _job_in(folder), wanted)
@@ -184,7 +196,7 @@ def make_folder(plan: Plan, kind: Kind, folder: Path, wanted: Requests) -> None:
     """Makes the folder of a new campaign: trees, requests, job."""
     folder.mkdir()
     seed = secrets.randbits(32) if plan.seed is None else plan.seed
-    _write_requests(plan.deployment, wanted, seed, folder / "requests.jsonl")
+    write_requests(plan.deployment, wanted, seed, folder / "requests.jsonl")
     arms = export_arms(plan.arms, folder)
     count = len((folder / "requests.jsonl").read_bytes().splitlines())
     units = -(-count // wanted.looks) if wanted.looks else 0
@@ -200,7 +212,8 @@ def _refuse_other(plan: Plan, folder: Path, job: Mapping[str, Any], wanted: Requ
         raise Usage(f"'{wanted.file}': this campaign began with other requests", hint)
 
 
-def _write_requests(deployment: Deployment, wanted: Requests, seed: int, to: Path) -> None:
+def write_requests(deployment: Deployment, wanted: Requests, seed: int, to: Path) -> None:
+    """Writes the user's file, or what the generator draws by `seed`."""
     if wanted.file is not None:
         to.write_bytes(_read(wanted.file))
         return
@@ -244,6 +257,14 @@ def _read(path: Path) -> bytes:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(_read(path)).hexdigest()
+
+
+def measure(deployment: Deployment, folder: Path, words: Sequence[str], emit: Emit) -> None:
+    """Runs a command of the harness, with its words, on the job in a folder; `emit` gets its events as they come."""
+    command = [words[0], "--job", str(folder / "job.json"), "--out", str(folder / "out"), *words[1:]]
+    with scratch() as passing, run_harness(deployment, command, passing) as events:
+        for event in events:
+            emit(event)
 
 
 # --- the end ---

@@ -7,38 +7,35 @@ system, the deployment's context, and whether every arm loads.  After that the s
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spt.arms import export_arms
 from spt.campaign import (
-    DIGITS,
     RULE,
+    Emit,
     Kind,
     Plan,
     appear,
     ask_harness,
     digest_of,
     judged,
-    scratch,
+    measure,
     sweep,
     write_job,
 )
 from spt.deployment import Deployment
 from spt.errors import Usage
-from spt.formats import canonical, read_json
-from spt.job import run_harness
+from spt.formats import read_json
 from spt.judge import Limits
 from spt.seal import Sealed, all_seals, draw, refuse_other, reveal, seal_named
-from spt.verdicts import FINAL, OPEN, Held, Ledger
+from spt.verdicts import FINAL, OPEN, Held, Ledger, named
 
 __all__ = ["KIND", "Asked", "earlier_finals", "final_system", "finish_final", "make_final"]
 
 KIND = Kind("final", "final", "-final")
-
-Emit = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -58,18 +55,18 @@ def final_system(plan: Plan, asked: Asked, limits: Limits, emit: Emit) -> Held:
     """The final of arm a, old or new; `emit` gets the events of the harness as they come."""
     devices = max(1, len(limits.devices))
     sealed, job = _allowed(plan, asked, devices)
-    folder = plan.ledger.store.state / "campaigns" / f"{job[:DIGITS]}{KIND.suffix}"
+    folder = KIND.folder(plan.ledger, job)
     if sealed.revealed is not None:
         sweep(folder)
         return plan.ledger.held(FINAL, sealed.revealed["key"])
     appear(folder, lambda part: _make(plan, sealed, asked, part))
     held = read_json((folder / "job.json").read_bytes(), str(folder / "job.json"))
     write_job(folder, _job(plan, sealed, asked, held["seed"], held["arms"]))
-    places = ["--devices", ",".join(limits.devices)] if limits.devices else []
     if not (folder / "requests.jsonl").stat().st_size:
-        _ask(plan, folder, ["rehearse", *places, *([] if limits.sandbox else ["--no-sandbox"])], emit)
+        enclosed = [] if limits.sandbox else ["--no-sandbox"]
+        measure(plan.deployment, folder, ["rehearse", *limits.places(), *enclosed], emit)
     _draw(plan, sealed, asked, job, devices, folder)
-    _ask(plan, folder, ["final", "--stream", *places, *limits.words()], emit)
+    measure(plan.deployment, folder, ["final", "--stream", *limits.places(), *limits.words()], emit)
     found = finish_final(plan.ledger, plan.deployment, folder / "out" / "samples.jsonl")
     sweep(folder)
     return found
@@ -126,7 +123,7 @@ def _allowed(plan: Plan, asked: Asked, devices: int) -> tuple[Sealed, str]:
         return sealed, job
     ask_harness(plan.deployment, "seal", "--seal", sealed.file(ledger), "--check", sealed.commitment)
     if sealed.drawn is None:
-        before = earlier_finals(ledger, _system(plan), digest_of(ledger, plan.deployment), sealed.name)
+        before = earlier_finals(ledger, plan.arms["a"].system, digest_of(ledger, plan.deployment), sealed.name)
         if before and asked.again is None:
             raise Usage(
                 f"this system had a final before: {before[-1]}",
@@ -137,21 +134,17 @@ def _allowed(plan: Plan, asked: Asked, devices: int) -> tuple[Sealed, str]:
     return sealed, job
 
 
-def _system(plan: Plan) -> dict[str, Any]:
-    return {"tree": plan.arms["a"].tree, "options": plan.arms["a"].options}
-
-
 def _key(plan: Plan, sealed: Sealed, asked: Asked, devices: int) -> str:
     """What names a final before it is drawn: all that decides which requests are drawn, and for what."""
     of = {
-        "arms": {name: {"tree": arm.tree, "options": arm.options} for name, arm in plan.arms.items()},
+        "arms": {name: arm.system for name, arm in plan.arms.items()},
         "deployment": digest_of(plan.ledger, plan.deployment),
         "rule": RULE,
         "seal": sealed.commitment,
         "sizes": asked.sizes,
         "devices": devices,
     }
-    return hashlib.sha256(canonical(of).encode()).hexdigest()
+    return named(of)
 
 
 def _make(plan: Plan, sealed: Sealed, asked: Asked, folder: Path) -> None:
@@ -177,16 +170,9 @@ def _draw(plan: Plan, sealed: Sealed, asked: Asked, job: str, devices: int, fold
         ask_harness(plan.deployment, "draw", "--job", folder / "job.json", *words)
     drawn = {
         "job": job,
-        "a": _system(plan),
+        "a": plan.arms["a"].system,
         "deployment": digest_of(plan.ledger, plan.deployment),
         "requests": hashlib.sha256(file.read_bytes()).hexdigest(),
         "again": asked.again,
     }
     draw(plan.ledger, sealed, drawn)
-
-
-def _ask(plan: Plan, folder: Path, words: list[str], emit: Emit) -> None:
-    command = [words[0], "--job", str(folder / "job.json"), "--out", str(folder / "out"), *words[1:]]
-    with scratch() as passing, run_harness(plan.deployment, command, passing) as events:
-        for event in events:
-            emit(event)

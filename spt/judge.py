@@ -4,15 +4,14 @@ The same key gets its old verdict without measuring again.  What was looked at a
 anew either: a look counts whatever came of it.
 """
 
-import datetime
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from spt.campaign import (
+    Emit,
     Kind,
     Plan,
     Requests,
@@ -20,23 +19,22 @@ from spt.campaign import (
     finish,
     key_of,
     make_folder,
+    measure,
     open_folder,
-    scratch,
     session_tok,
     sweep,
 )
 from spt.errors import Missing
 from spt.formats import read_json
-from spt.job import run_harness
 from spt.pack import TIMED
 from spt.served import refuse_forcing, refuse_timing
-from spt.verdicts import read_samples
+from spt.verdicts import now, read_samples
 
 __all__ = ["COMMANDS", "Limits", "force_system", "make_job", "time_systems", "timed_samples"]
 
 TIME = Kind("time", "screen")
 FORCE = Kind("force", "force", "-force")
-CALIBRATE = Kind("calibrate", "calibrate")
+CALIBRATE = Kind("calibrate", "calibrate", room="calibrations")
 COMMANDS = tuple(kind.command for kind in (TIME, FORCE, CALIBRATE))
 
 # A unit asks 56 requests of a half: a warm-up and six groups, each of eight.  The longest campaign has 8 + 5 + 20
@@ -47,8 +45,6 @@ LOOK_TOK, CALIBRATION_TOK = 50_000, 120_000
 LOOK_SESSIONS, LOOKS, CALIBRATION_SESSIONS = 100, 2, 60
 SAID_SHARE = 0.4  # of a session's context that is answers
 SINGLE_TOK = 100  # said to a single request, of at most 128
-
-Emit = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,12 @@ class Limits:
         """Limits from now on."""
         return cls(None if minutes is None else time.monotonic() + 60 * minutes, sandbox, devices)
 
+    def places(self) -> list[str]:
+        """What the harness is told of the devices, where the user named some."""
+        return ["--devices", ",".join(self.devices)] if self.devices else []
+
     def words(self) -> list[str]:
-        """What the harness is told of them."""
+        """What the harness is told of the rest."""
         words = [] if self.sandbox else ["--no-sandbox"]
         if self.deadline_s is not None:
             words += ["--max-minutes", f"{max(0.0, self.deadline_s - time.monotonic()) / 60:.3f}"]
@@ -78,9 +78,8 @@ def time_systems(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
     key = key_of(plan, TIME)
     if (old := _old(plan, TIME, "timing", key)) is not None:
         return old
-    folder = open_folder(plan, TIME, key, _place(plan), time_requests(file, max(1, len(limits.devices))))
-    words = ["--devices", ",".join(limits.devices)] if limits.devices else []
-    _measure(plan, TIME, folder, [*words, *limits.words()], _noting(plan, "timing", key, emit))
+    folder = open_folder(plan, TIME, key, time_requests(file, max(1, len(limits.devices))))
+    _measure(plan, TIME, folder, [*limits.places(), *limits.words()], _noting(plan, "timing", key, emit))
     return _end(plan, "timing", key, folder)
 
 
@@ -95,7 +94,7 @@ def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
     if (old := _old(plan, FORCE, "forcing", key)) is not None:
         return old
     reference = _calibrated(plan, limits, emit)
-    folder = open_folder(plan, FORCE, key, _place(plan), force_requests(plan, file))
+    folder = open_folder(plan, FORCE, key, force_requests(plan, file))
     words = ["--reference", str(reference), *limits.words()]
     if timed is not None:
         words += ["--timed", str(timed)]
@@ -106,15 +105,10 @@ def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
 def timed_samples(plan: Plan) -> Path | None:
     """The kept samples of the timing of this pair on this machine, where it was confirmed."""
     verdict = plan.ledger.held("timing", key_of(plan, TIME)).verdict
-    if verdict is None or not verdict.get("look") or verdict["stock"] != _record(plan, "stock"):
+    if verdict is None or not verdict.get("look") or verdict["stock"] != plan.arms["stock"].system:
         return None
     kept = plan.ledger.raw(verdict["samples"])
     return kept if kept.is_file() else None
-
-
-def _record(plan: Plan, arm: str) -> dict[str, Any]:
-    record = plan.arms[arm].record(arm)
-    return {name: record[name] for name in ("tree", "options")}
 
 
 def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path, timed: Path | None = None) -> None:
@@ -171,13 +165,9 @@ def _sessions(plan: Plan, tokens: int) -> int:
     return max(LOOK_SESSIONS, round(tokens / (SAID_SHARE * session_tok(plan.deployment))))
 
 
-def _place(plan: Plan) -> Path:
-    return plan.ledger.store.state / "campaigns"
-
-
 def _old(plan: Plan, kind: Kind, what: str, key: str) -> dict[str, Any] | None:
     """The verdict that a key has for good; Missing where looks were taken whose samples are gone."""
-    held, folder = plan.ledger.held(what, key), _place(plan) / f"{key[:12]}{kind.suffix}"
+    held, folder = plan.ledger.held(what, key), kind.folder(plan.ledger, key)
     if held.verdict is not None and held.closed:
         sweep(folder)
         return held.verdict
@@ -195,9 +185,8 @@ def _noting(plan: Plan, what: str, key: str, emit: Emit) -> Emit:
 
     def note(event: dict[str, Any]) -> None:
         if event.get("look"):
-            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             phase = event.get("phase", "force")
-            look = {"phase": phase, "look": event["look"], "units": event.get("units", 0), "date": now}
+            look = {"phase": phase, "look": event["look"], "units": event.get("units", 0), "date": now()}
             plan.ledger.add_look(what, key, look)
         emit(event)
 
@@ -205,10 +194,7 @@ def _noting(plan: Plan, what: str, key: str, emit: Emit) -> Emit:
 
 
 def _measure(plan: Plan, kind: Kind, folder: Path, words: list[str], emit: Emit) -> None:
-    command = [kind.command, "--job", str(folder / "job.json"), "--out", str(folder / "out"), "--stream", *words]
-    with scratch() as passing, run_harness(plan.deployment, command, passing) as events:
-        for event in events:
-            emit(event)
+    measure(plan.deployment, folder, [kind.command, "--stream", *words], emit)
 
 
 def _end(plan: Plan, what: str, key: str, folder: Path, reference: Path | None = None) -> dict[str, Any]:
@@ -221,11 +207,11 @@ def _calibrated(plan: Plan, limits: Limits, emit: Emit) -> Path:
     """The samples of stock's calibration for this deployment, stock, card and harness, measured now or before."""
     own = replace(_of_stock(plan), seed=None)
     key = key_of(own, CALIBRATE)
-    done = plan.ledger.store.state / "calibrations" / key[:12] / "calibration.json"
+    done = CALIBRATE.folder(plan.ledger, key) / "calibration.json"
     if not done.is_file():
         file = plan.deployment.requests.get("file")
         path = None if file is None else plan.deployment.folder / file
-        folder = open_folder(own, CALIBRATE, key, done.parent.parent, calibration_requests(plan, path))
+        folder = open_folder(own, CALIBRATE, key, calibration_requests(plan, path))
         _measure(plan, CALIBRATE, folder, limits.words(), emit)
         kept = plan.ledger.keep_raw(folder / "out" / "samples.jsonl")
         part = done.with_name(".calibration.json")

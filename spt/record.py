@@ -16,7 +16,7 @@ from spt.formats import check
 from spt.memory import Memory
 from spt.verdicts import Ledger, read_samples
 
-__all__ = ["file_of", "judged"]
+__all__ = ["file_of", "line_of"]
 
 SAMPLES_BYTES = 8 << 20  # compressed: they travel with the entry, and stay in its history
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -31,7 +31,7 @@ def file_of(line: Mapping[str, Any], deployment: Deployment) -> str:
     return f"evidence/{day}-{deployment.name}.jsonl"
 
 
-def judged(
+def line_of(
     memory: Memory, ledger: Ledger, deployment: Deployment, name: str, key: str, system: str | None = None
 ) -> tuple[dict[str, Any], bytes]:
     """The line of evidence of entry `name` that the timing verdict whose key begins with `key` makes, and its samples.

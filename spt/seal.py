@@ -4,7 +4,6 @@ It is made (its commitment stands in the ledger, dated, before anything is drawn
 the verdict.  The file of the secret is the harness's to write and to read (docs/requests.md).
 """
 
-import datetime
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from spt.deployment import Deployment
 from spt.entry import check_name
 from spt.errors import Differs, Missing, Usage
 from spt.formats import check, read_json
-from spt.verdicts import FINAL, SEALS, Held, Ledger
+from spt.verdicts import FINAL, SEALS, Held, Ledger, now
 
 __all__ = ["Sealed", "all_seals", "check_commitment", "commitment_of", "draw", "make_seal", "reveal", "seal_named"]
 
@@ -94,7 +93,7 @@ def make_seal(ledger: Ledger, deployment: Deployment, name: str) -> Sealed:
         else:
             [told] = ask_harness(deployment, "seal", "--seal", folder / name)
             commitment = told["commitment"]
-        sealed = Sealed(name, commitment, _now())
+        sealed = Sealed(name, commitment, now())
         ledger.commit({sealed.path: sealed.record()}, f"seal: {name} made\n\nSpt-Commitment: {commitment}\n")
         return sealed
 
@@ -102,14 +101,14 @@ def make_seal(ledger: Ledger, deployment: Deployment, name: str) -> Sealed:
 def draw(ledger: Ledger, sealed: Sealed, drawn: Mapping[str, Any]) -> Sealed:
     """Says in the ledger which job drew by the seal, once; the same job may say so again."""
     with ledger.store.locked():
-        now = seal_named(ledger, sealed.name)
-        if now.drawn is not None:
-            refuse_other(now, drawn["job"])
-            if now.drawn["requests"] != drawn["requests"]:
-                raise Differs(f"the seal '{now.name}' draws other requests than on {now.drawn['date']}")
-            return now
-        made = replace(now, drawn={**drawn, "date": _now()})
-        message = f"seal: {now.name} drawn\n\nSpt-Commitment: {now.commitment}\n"
+        held = seal_named(ledger, sealed.name)
+        if held.drawn is not None:
+            refuse_other(held, drawn["job"])
+            if held.drawn["requests"] != drawn["requests"]:
+                raise Differs(f"the seal '{held.name}' draws other requests than on {held.drawn['date']}")
+            return held
+        made = replace(held, drawn={**drawn, "date": now()})
+        message = f"seal: {held.name} drawn\n\nSpt-Commitment: {held.commitment}\n"
         ledger.commit({made.path: made.record()}, message)
         return made
 
@@ -129,10 +128,10 @@ def reveal(ledger: Ledger, verdict: Mapping[str, Any]) -> Held:
 
     Usage where the verdict is of no seal here, or not of the requests that the seal drew.
     """
-    sealed = seal_of(ledger, verdict)
+    sealed = _seal_of(ledger, verdict)
     with ledger.store.locked():
         sealed = seal_named(ledger, sealed.name)
-        assert sealed.drawn is not None  # `seal_of` has seen to it
+        assert sealed.drawn is not None  # `_seal_of` has seen to it
         if sealed.revealed is not None:
             held = ledger.held(FINAL, sealed.revealed["key"])
             if held.key != verdict["key"]:
@@ -147,7 +146,7 @@ def reveal(ledger: Ledger, verdict: Mapping[str, Any]) -> Held:
         return held
 
 
-def seal_of(ledger: Ledger, verdict: Mapping[str, Any]) -> Sealed:
+def _seal_of(ledger: Ledger, verdict: Mapping[str, Any]) -> Sealed:
     """The seal that drew what a final's verdict is of."""
     of = verdict["of"]
     for sealed in all_seals(ledger):
@@ -171,7 +170,3 @@ def _secret(path: Path) -> dict[str, Any]:
         raise Missing(f"the secret '{path}' cannot be read: {error.strerror}") from None
     check(value, "seal", str(path))
     return {name: value[name] for name in ("salt", "seed", "generator")}
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

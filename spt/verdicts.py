@@ -4,6 +4,7 @@ Every look and every verdict is a commit of its own, so nothing that was seen ca
 for git: they lie compressed below the git common directory, named by their digest, and the ledger names them.
 """
 
+import datetime
 import gzip
 import hashlib
 import json
@@ -23,7 +24,7 @@ from spt.git.objects import FILE, State
 from spt.git.store import Store
 from spt.git.tree import splice, walk
 
-__all__ = ["FINAL", "LEDGER", "OPEN", "SEALS", "Held", "Ledger", "named", "read_samples"]
+__all__ = ["FINAL", "LEDGER", "OPEN", "SEALS", "Held", "Ledger", "named", "now", "read_samples"]
 
 LEDGER = "refs/spt/verdicts"
 # Answers that leave a key open: nothing was learnt of the candidate, or too little to accept anything.
@@ -36,6 +37,11 @@ SEALS = "seal"  # the folder of what is known of seals (spt/seal.py)
 def named(identity: Mapping[str, Any]) -> str:
     """The key of what a verdict is of, as the harness computes it (docs/judge.md)."""
     return hashlib.sha256(canonical(identity).encode()).hexdigest()
+
+
+def now() -> str:
+    """The time as the ledger states it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def read_samples(path: Path) -> bytes:
@@ -102,8 +108,7 @@ class Ledger:
 
     def held(self, what: str, key: str) -> Held:
         """What is known of a key: nothing at all where it was never judged."""
-        tree = self._tree()
-        state = None if tree is None else self.store.objects.lookup(tree, f"{what}/{key}.json")
+        state = self._lookup(f"{what}/{key}.json")
         return Held(what, key) if state is None else self._read(what, key, state)
 
     def all(self) -> list[Held]:
@@ -174,6 +179,10 @@ class Ledger:
         tip = self.store.reference(LEDGER)
         return None if tip is None else self.store.objects.commit(tip).tree
 
+    def _lookup(self, path: str) -> State | None:
+        tree = self._tree()
+        return None if tree is None else self.store.objects.lookup(tree, path)
+
     def _read(self, what: str, key: str, state: State) -> Held:
         where = f"{LEDGER}:{what}/{key}.json"
         value = read_json(self.store.objects.blob(state.oid), where)
@@ -188,9 +197,7 @@ class Ledger:
 
     def record(self, path: str, kind: str) -> dict[str, Any] | None:
         """The record of this kind in the file `path`, or None."""
-        tree = self._tree()
-        state = None if tree is None else self.store.objects.lookup(tree, path)
-        if state is None:
+        if (state := self._lookup(path)) is None:
             return None
         value: dict[str, Any] = read_json(self.store.objects.blob(state.oid), f"{LEDGER}:{path}")
         check(value, kind, f"{LEDGER}:{path}")
@@ -199,11 +206,8 @@ class Ledger:
     def paths(self, folder: str) -> list[str]:
         """The files below a folder, in order."""
         tree = self._tree()
-        return (
-            []
-            if tree is None
-            else [path for path, _ in walk(self.store.objects, tree) if path.startswith(f"{folder}/")]
-        )
+        found = () if tree is None else walk(self.store.objects, tree)
+        return [path for path, _ in found if path.startswith(f"{folder}/")]
 
     # Writing.
 
@@ -240,8 +244,8 @@ class Ledger:
             data = json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
             states[path] = State(FILE, objects.add_blob(data))
         tree = splice(objects, self._tree(), states)
-        now = TOOL._replace(time_s=int(time.time()))
-        self.store.stage(LEDGER, objects.add_commit(tree, [] if tip is None else [tip], now, message))
+        author = TOOL._replace(time_s=int(time.time()))
+        self.store.stage(LEDGER, objects.add_commit(tree, [] if tip is None else [tip], author, message))
         self.store.publish("spt verdict")
 
     # Samples.

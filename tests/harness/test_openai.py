@@ -512,7 +512,10 @@ GENERATE = {"v": 1, "op": "generate", **dataclasses.asdict(ASK)}
         (GENERATE, "not_loaded"),
         ({**LOAD, "op": "prepare", "dir": "/tmp"}, "unsupported"),
         ({"v": 1, "op": "score", "id": "a", "ids": [1, 2], "start": 1, "sampling": GREEDY}, "unsupported"),
-        ({"v": 1, "op": "lattice", "id": "a", "ids": [1, 2], "start": 1, "file": "x"}, "unsupported"),
+        (
+            {"v": 1, "op": "lattice", "id": "a", "ids": [1, 2], "start": 1, "sampling": GREEDY, "file": "x"},
+            "unsupported",
+        ),
         ({"v": 1, "op": "record", "on": True, "file": "x"}, "unsupported"),
         ({"v": 1, "op": "profile", "on": True, "file": "x"}, "unsupported"),
     ],

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.tau import Tally, looped, tally
+from harness.tau import Tally, looped, tally, tally_of
 
 # Few ids and short runs, so that repetitions are common.
 IDS = st.lists(st.integers(0, 2), max_size=40)
@@ -65,7 +65,7 @@ def test_counts_add_up(answer):
 @given(st.lists(answers(), max_size=4))
 def test_tau_is_a_micro_average(several):
     """tau of several answers is all their tokens over all their steps."""
-    counts = sum((tally(*answer) for answer in several), Tally())
+    counts = tally_of({"ids": ids, "lines": lines} for ids, lines in several)
     each = [tally(*answer) for answer in several]
 
     assert counts.answers == len(several)

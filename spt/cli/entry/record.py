@@ -35,12 +35,12 @@ def record(name: str, key: str, file: str | None, entries: Path | None, system: 
     from spt.cli.output import print_json, say
     from spt.evidence import ratio_of
     from spt.home import find_checkout
-    from spt.record import file_of, judged
+    from spt.record import file_of, line_of
     from spt.verdicts import Ledger
 
     checkout = find_checkout(Path(), entries)
     ledger, deployment = Ledger.find(Path()), chosen_deployment(file)
-    line, samples = judged(checkout.memory, ledger, deployment, name, key, system)
+    line, samples = line_of(checkout.memory, ledger, deployment, name, key, system)
     path = file_of(line, deployment)
     word = "recorded in" if checkout.add_evidence(name, path, line, samples) else "is already in"
     say(f"{name}: {line['verdict']['answer']}, {ratio_of(line) or 'no ratio'}, {word} '{path}'")
