@@ -152,6 +152,7 @@ _CHECKS = {
     )
     for kind, fields in _FIELDS.items()
 }
+_MOST = 2**31 - 1
 # Lists of one line that run beside one another.
 _BESIDE = {"group": ("requests", "seconds", "decode_seconds", "tokens"), "forced": ("argmax", "margin", "rank", "kept")}
 
@@ -165,11 +166,21 @@ def check(value: Any) -> None:
 
 def _check_sense(line: Line) -> None:
     """What a schema cannot say of one line."""
+    for name, value in line.items():
+        if name != "seed" and _largest(value) > _MOST:
+            raise Mismatch(f"'{name}' holds a number beyond every vocabulary and every count")
     lists = _BESIDE.get(line["type"], ())
     if len({len(line[name]) for name in lists}) > 1:
         raise Mismatch(f"the lists {', '.join(map(repr, lists))} differ in length")
     if line["type"] == "answer" and sum(line["lines"]) != len(line["ids"]):
         raise Mismatch("the counts of 'lines' do not add up to 'ids'")
+
+
+def _largest(value: Any) -> int:
+    """Of a whole number or a list of them; 0 of anything else."""
+    if isinstance(value, list):
+        return max(value) if value and type(value[0]) is int else 0
+    return value if type(value) is int else 0
 
 
 @dataclass(frozen=True)

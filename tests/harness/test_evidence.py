@@ -90,3 +90,17 @@ def test_the_command_prints_one_line(tmp_path):
 
     assert json.loads(done.stdout)["requests"] == 60
     assert (tmp_path / "out.gz").is_file()
+
+
+def test_an_error_of_the_system_is_one_line(tmp_path):
+    """A place that cannot be written is said in one line, with the path as it is spelt, and no traceback."""
+    path = write(tmp_path / "samples.jsonl", campaign(5, gain=-0.05))
+    out = tmp_path / "Absent" / "out.gz"
+    command = [sys.executable, "-m", "harness", "evidence", str(path), "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.splitlines() == [
+        f"error: '{out}': no such file or directory",
+        "hint: the same command goes on once that is mended",
+    ]

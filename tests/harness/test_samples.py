@@ -263,3 +263,23 @@ def test_killed_writer_loses_no_line_that_it_wrote(tmp_path):
 def test_comparable_cards(field, value, same):
     """Cards are comparable iff the compared fields are equal."""
     assert samples.comparable(campaigns.CARD, {**campaigns.CARD, field: value}) is same
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("answer", "ids", [5, 2**31]),
+        ("answer", "prompt", [10**30]),
+        ("answer", "max_tokens", 10**30),
+        ("forced", "argmax", [10**30, 5]),
+        ("forced", "start", 2**31),
+    ],
+)
+def test_numbers_beyond_every_vocabulary(tmp_path, kind, field, value):
+    """A number that no id, index or count can be is said with its line, wherever the samples come from."""
+    said = campaigns.answer("force", 0, "a", "r", [5, 6])
+    lines = [*campaigns.head(), said, campaigns.forced(said)]
+    lines = [{**line, field: value} if line["type"] == kind else line for line in lines]
+    path = campaigns.write(tmp_path / "samples.jsonl", lines)
+    with pytest.raises(Usage, match=rf"samples.jsonl:\d: '{field}' holds a number beyond every vocabulary"):
+        samples.read(path)
