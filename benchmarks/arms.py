@@ -100,13 +100,16 @@ class StockArm:
 
     def answer(self, request: dict[str, Any], tokens: int) -> Answer:
         """One greedy answer, to a stop id or `tokens` tokens."""
-        from stock.engine import Request
-        from stock.sampling import Sampling
-
-        asked = Request(request["id"], request["ids"], tokens, self.stop_ids, False, Sampling())
+        asked = self._asked(request, tokens)
         begin_s = time.perf_counter()
         self.engine.open(asked)
         return timed(begin_s, self._step)
+
+    def _asked(self, request: dict[str, Any], tokens: int) -> Any:
+        from stock.engine import Request
+        from stock.sampling import Sampling
+
+        return Request(request["id"], request["ids"], tokens, self.stop_ids, False, Sampling())
 
     def _step(self) -> tuple[list[int], bool]:
         (progress,) = self.engine.step()
@@ -119,6 +122,22 @@ class StockArm:
             self.answer(request, tokens)
         self.engine.times.on, self.engine.on_step = False, None
         return found
+
+    def profile(self, profiler: Any, requests: list[dict[str, Any]], tokens: int) -> None:
+        """Answers the requests under stock's profiler, which is closed then."""
+        engine = self.engine
+        engine.times.on, engine.on_step = True, profiler.on_step
+
+        def step() -> tuple[list[int], bool]:
+            (progress,) = profiler.step(engine)
+            profiler.write()
+            return progress.ids, progress.reason is not None
+
+        for request in requests:
+            engine.open(self._asked(request, tokens))
+            timed(time.perf_counter(), step)
+        profiler.close(engine)
+        engine.times.on, engine.on_step = False, None
 
 
 def timed(begin_s: float, step: Callable[[], tuple[list[int], bool]]) -> Answer:

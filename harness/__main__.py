@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, Unsupported, plain
 
 # What a command does; it returns the exit code, or None for 0.  Each imports what it needs when it is called: what
 # only measures needs no numpy, and what only decides no sandbox.
@@ -38,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _give_up_output()  # the reader went away
         return 0
+    except OSError as error:
+        where = f"'{os.fsdecode(error.filename)}': " if isinstance(error.filename, str | bytes) else ""
+        print(f"error: {plain(where)}{plain((error.strerror or str(error)).lower())}", file=sys.stderr)
+        print("hint: the same command goes on once that is mended", file=sys.stderr)
+        return Unsupported.exit_code
     return status
 
 
@@ -51,6 +56,13 @@ def _run(chosen: argparse.Namespace) -> None:
     if not chosen.stream:
         tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
         _say(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
+
+
+def _measure(chosen: argparse.Namespace) -> None:
+    from harness.measure import measure
+
+    summary = measure(chosen.job, chosen.out, chosen.max_minutes, _events(chosen))
+    _emit({"event": "end", "measurement": summary} if chosen.stream else summary)
 
 
 def _prepare(chosen: argparse.Namespace) -> None:
@@ -211,7 +223,10 @@ def _end(number: int, frame: object) -> None:
 
 
 def _minutes(word: str) -> float:
-    minutes = float(word)
+    try:
+        minutes = float(word)
+    except ValueError:
+        minutes = math.nan
     if not 0 <= minutes < math.inf:
         raise argparse.ArgumentTypeError(f"'{word}' is not a number of minutes")
     return minutes
@@ -227,6 +242,9 @@ def _parser() -> argparse.ArgumentParser:
         return made.add_argument
 
     _measuring_words(command("run", _run, "answer the requests of a job with its arm 'a'"), "answers.jsonl")
+
+    option = command("measure", _measure, "record what arm 'a' does, and let stock rank every position of it")
+    _measuring_words(option, "measurement.json")
 
     option = command("prepare", _prepare, "let each arm of a job prepare, once")
     option("--job", type=Path, required=True, metavar="JOB.json")

@@ -12,6 +12,7 @@ from harness.text import Text, load_text
 __all__ = ["in_words"]
 
 BEFORE_TOK = 24
+MAX_IDS = 1 << 32  # samples may name any number, and a tokenizer none beyond
 
 
 def in_words(verdict: dict[str, Any], samples: Samples, target: Path) -> dict[str, Any]:
@@ -41,5 +42,5 @@ def in_words(verdict: dict[str, Any], samples: Samples, target: Path) -> dict[st
 
 def _words(text: Text, ids: Sequence[int]) -> str:
     """One line; a break is shown as `\\n`, and other characters that are not printed as a space."""
-    shown = text.decode(ids).replace("\\", "\\\\").replace("\n", "\\n")
+    shown = text.decode([token for token in ids if token < MAX_IDS]).replace("\\", "\\\\").replace("\n", "\\n")
     return "".join(letter if letter.isprintable() else " " for letter in shown)

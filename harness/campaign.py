@@ -20,8 +20,9 @@ from harness.device import Device
 from harness.errors import HarnessError, Unsupported, Usage
 from harness.job import Job, read_job
 from harness.launch import refuse_served_timing
-from harness.pair import Contestant, Pair, Voided
+from harness.pair import HALF_REQUESTS, Contestant, Pair, Voided
 from harness.promotion import BOUND, CALIBRATE_UNITS, LOOKS, RULE, SCREEN_UNITS, Measure, next_step, used_readings
+from harness.request import read_requests
 from harness.samples import Samples
 from harness.supply import Supply
 from harness.units import reading
@@ -45,7 +46,9 @@ def time_arms(
     `devices` are one or two; the deployment's own when left out.  `emit` gets the events `unit`, `void` and
     `verdict` of docs/judge.md.  Raises `HarnessError` when the time is up.
     """
-    check_timed(read_job(job_file))
+    job = read_job(job_file)
+    check_timed(job)
+    _check_supply(job, out, max(1, len(devices)))
     with open_arena(job_file, out, ("a", "b", "stock"), sandbox=sandbox, devices=devices, start=start) as arena:
         for name in "ab":
             arena.store(name)
@@ -68,6 +71,22 @@ def check_timed(job: Job) -> None:
     refuse_served_timing(job)
     if job.deployment.concurrency != 1:
         raise Unsupported(f"requests are timed one at a time, not {job.deployment.concurrency}")
+
+
+def _check_supply(job: Job, out: Path, halves: int) -> None:
+    """Refuses to begin with fewer prompts than the longest campaign asks: it would end in the midst, without a verdict.
+
+    halves: of a unit, one a device.
+    """
+    samples = out / "samples.jsonl"
+    if samples.is_file() and samples.stat().st_size:
+        return
+    needed, held = halves * HALF_REQUESTS * sum(_OF.values()), len(Supply(read_requests(job.requests), (), None))
+    if held < needed:
+        raise Usage(
+            f"'{job.requests}' holds {held} prompts that differ, and a campaign may need {needed}",
+            "every prompt is asked only once: give more of them, or let them be generated",
+        )
 
 
 @dataclass

@@ -34,6 +34,7 @@ __all__ = ["LOAD_S", "Engine", "OnTokens", "Start", "digest_folder", "stock_comm
 START_S = 120.0  # importing torch from a cold disk
 LOAD_S = 1800.0
 PREPARE_S = 600.0
+LATTICE_S = 3600.0  # of the longest answer, in exact mode on a CPU
 PATIENCE_S = 600.0  # the longest silence in the middle of an answer
 END_S = 10.0
 
@@ -207,6 +208,39 @@ class Engine:
             self._break(f"'scores' does not hold one item for each of {count} positions")
         self._check_vocabulary(reply["argmax"])
         return Scores(**reply)
+
+    # --- what an engine tells of itself ---
+
+    @property
+    def room(self) -> Path:
+        """The folder that the engine writes files into; it goes with the engine."""
+        return self._running().room
+
+    def record(self, file: str | None) -> None:
+        """Lets the engine write step records into `file` of its room from now on; None ends them."""
+        self._ask("record", "ok", self.patience_s, on=file is not None, file=file)
+
+    def lattice(self, request: Generate, ids: list[int], file: str, patience_s: float = LATTICE_S) -> list[Path]:
+        """The files in the engine's room, part by part, with what its drafter proposes at each of `ids`.
+
+        `ids` answered `request`, whose id and sampling the lattice gets.
+        """
+        sampling, start = asdict(request.sampling), len(request.prompt)
+        told = {"id": request.id, "ids": [*request.prompt, *ids], "start": start, "sampling": sampling, "file": file}
+        reply = self._ask("lattice", "lattice", patience_s, **told)
+        if (reply["id"], reply["file"]) != (request.id, file):
+            self._break("'lattice' answers another question")
+        name = Path(file)
+        parts = [name.with_name(f"{name.stem}.{part}{name.suffix}") for part in range(1, reply["parts"])]
+        files = [self.room / part for part in (name, *parts)]
+        digest = hashlib.sha256()
+        for path in files:
+            if path.is_symlink() or not path.is_file():
+                self._break(f"'lattice' tells of '{path.name}', and no such file is there")
+            digest.update(path.read_bytes())
+        if digest.hexdigest() != reply["digest"]:
+            self._break("'lattice' does not state what its files hold")
+        return files
 
     # --- standing still ---
 

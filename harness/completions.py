@@ -55,7 +55,10 @@ class Server:
     def __init__(self, url: str, model: str, key: str | None, patience_s: float) -> None:
         parts = urlsplit(url)
         self.url, self.model, self.patience_s = url, model, patience_s
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname or "", parts.port
+        try:
+            self._secure, self._host, self._port = parts.scheme == "https", parts.hostname or "", parts.port
+        except ValueError as error:
+            raise ServerError("bad_model", f"'{url}' is no address: {error}") from None
         path = parts.path.rstrip("/")
         self._base = path if path.endswith("/v1") else f"{path}/v1"
         if key is not None and not re.fullmatch("[!-~]+", key):
@@ -67,12 +70,12 @@ class Server:
         """The most tokens of a request, where the server tells it; `bad_model` where it does not serve the model."""
         value = self._read_json("/models")
         served = value.get("data")
-        names = [each.get("id") for each in served if isinstance(each, dict)] if isinstance(served, list) else []
+        models = [each for each in served if isinstance(each, dict)] if isinstance(served, list) else []
+        names = [each.get("id") for each in models]
         if self.model not in names:
             known = ", ".join(f"'{name}'" for name in names[:8]) or "none"
             raise ServerError("bad_model", f"the server at '{self.url}' has no model '{self.model}'; it has {known}")
-        assert isinstance(served, list)
-        longest = served[names.index(self.model)].get("max_model_len")
+        longest = models[names.index(self.model)].get("max_model_len")
         return longest if isinstance(longest, int) and not isinstance(longest, bool) and longest > 0 else None
 
     def find_form(self) -> None:
@@ -135,7 +138,7 @@ class Server:
             headers["Content-Type"] = "application/json"
         try:
             connection = self._connect()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name of a host that no resolver takes
             raise ServerError("bad_model", f"no server answers at '{self.url}': {_reason(error)}") from None
         exchange.hold(connection)
         connection.request(method, self._base + path, data, headers)

@@ -6,6 +6,7 @@ A CPU says nothing, so that all its answers are None.
 import contextlib
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError, Missing, Unsupported
+from harness.errors import HarnessError, Missing, Unsupported, Usage
 
 __all__ = ["Device", "Reading", "locked", "nvml", "open_device", "word"]
 
@@ -109,7 +110,9 @@ class Device:
 
 @contextlib.contextmanager
 def open_device(name: str) -> Iterator[Device]:
-    """The device `name` (`cpu`, `cuda`, `cuda:N`); raises as `nvml` does."""
+    """The device `name` (`cpu`, `cuda`, `cuda:N`); Usage for any other word, else raises as `nvml` does."""
+    if not re.fullmatch("cpu|cuda(:[0-9]{1,3})?", name):
+        raise Usage(f"no device is called '{name}'", "cpu, cuda or cuda:N")
     if not name.startswith("cuda"):
         yield Device(name)
         return
@@ -160,7 +163,10 @@ def locked(uuid: str) -> Iterator[None]:
 
     The lock goes with its process, however that ends; the file stays and means nothing by itself.
     """
-    path = Path(os.environ.get("SPT_LOCKS", LOCKS)) / f"spt-judge-{uuid.replace('/', '-')}.lock"
+    folder = Path(os.environ.get("SPT_LOCKS") or LOCKS)
+    if not folder.is_absolute():
+        raise Usage(f"SPT_LOCKS is '{folder}', which is another folder for each judge", "give an absolute path")
+    path = folder / f"spt-judge-{uuid.replace('/', '-')}.lock"
     descriptor = _lock_file(path)
     try:
         try:
@@ -188,7 +194,10 @@ def _lock_file(path: Path) -> int:
         except FileExistsError:
             descriptor = os.open(path, flags)
     except OSError as error:
-        raise HarnessError(f"the lock '{path}' cannot be opened: {error.strerror}") from None
+        raise HarnessError(
+            f"the lock '{path}' cannot be opened: {error.strerror}",
+            "SPT_LOCKS names another folder, the same for every judge of this machine",
+        ) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise HarnessError(f"the lock '{path}' is no plain file")

@@ -61,7 +61,7 @@ _REQUESTS: dict[str, Mapping[str, shape.Check]] = {
     },
     "cancel": {"id": text},
     "score": {"id": text, "ids": _ids, "start": integer(), "sampling": _SAMPLING},
-    "lattice": {"id": text, "ids": _ids, "start": integer(), "file": text},
+    "lattice": {"id": text, "ids": _ids, "start": integer(), "sampling": _SAMPLING, "file": text},
     "record": _ON,
     "profile": _ON,
     "stats": {},

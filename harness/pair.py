@@ -26,11 +26,12 @@ from harness.supply import Supply
 from harness.tau import looped
 from harness.wire import Generate, Ready
 
-__all__ = ["GROUP", "QUARTETS", "Contestant", "Pair", "Voided"]
+__all__ = ["GROUP", "HALF_REQUESTS", "QUARTETS", "Contestant", "Pair", "Voided"]
 
 QUARTETS = 3
 GROUP = 8  # requests
 WARM_UP = GROUP  # requests before any is timed: the first seconds of a process are its noisiest
+HALF_REQUESTS = WARM_UP + 2 * QUARTETS * GROUP  # of one half of a unit
 LOOPED_SHARE = 0.1
 REDRAWS = 8  # of one group; a file of requests that loops so often is the wrong one
 LOAD_FACTOR, LOAD_SLACK_S = 1.5, 10.0
@@ -174,6 +175,7 @@ class _Side:
         self._engine: Engine
         self._inside: Enclosure
         self._before_bytes: int | None = None
+        self._asked = False
 
     def start(self) -> None:
         """Starts the process."""
@@ -202,6 +204,7 @@ class _Side:
     def answer(self, requests: Sequence[Generate]) -> list[Answer]:
         """Thaws, answers one request after the other, and stands still again; answers are written after the turn."""
         answers: list[Answer] = []
+        self._asked = True
         self.pair.watch()
         self._blame(self._engine.thaw)
         for request in requests:
@@ -265,12 +268,16 @@ class _Side:
         ]
 
     def _blame(self, act: Callable[[], Any]) -> Any:
-        """Whatever the engine does wrong is this arm's."""
+        """Whatever the engine does wrong is this arm's, but for options and models that its user chose wrongly.
+
+        A candidate that was asked something has no such excuse: it could refuse in those units that go badly, which
+        would then be measured anew and count nowhere.
+        """
         try:
             return act()
         except Refused as error:
-            if error.exit_code != 1:
-                raise  # the user's options or models: no unit will ever go better
+            if error.exit_code != 1 and not (self._asked and self.arm == "a" and self.pair.step.phase != "calibrate"):
+                raise  # no unit will ever go better
             raise Voided(self.arm, error.cause, error.message) from None
         except EngineError as error:
             raise Voided(self.arm, error.cause, error.message) from None

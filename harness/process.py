@@ -104,6 +104,13 @@ class Process:
         """Process id, and id of the process group."""
         return self._child.pid
 
+    @property
+    def room(self) -> Path:
+        """The folder that the worker writes files into; it vanishes with the worker."""
+        if self._wrapped:
+            raise ValueError("nobody outside sees the folder of an enclosed worker")
+        return Path(self._home.name) / "tmp"
+
     def tail(self) -> str:
         """The last of what the worker printed."""
         return b"".join(self._tail).decode("utf-8", "replace")

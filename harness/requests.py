@@ -15,7 +15,7 @@ from typing import Any
 from harness.errors import HarnessError, Usage
 from harness.generator import FINAL, SETS, Set, digest
 from harness.request import Request
-from harness.seal import SALT_BYTES, Seal, create, read, spend
+from harness.seal import MAX_SEED, SALT_BYTES, Seal, create, read, spend
 
 __all__ = ["Wanted", "check_generator", "check_seal", "make_seal", "share_of", "write_requests"]
 
@@ -122,6 +122,8 @@ def _fields(wanted: Wanted, index: int) -> dict[str, Any]:
 
 def _write(out: Path, requests: Iterator[dict[str, Any]]) -> None:
     """The file gets mode 0600: a final's requests are a secret too until the last promotion."""
+    if not out.name or (out.exists() and not out.is_file()):
+        raise Usage(f"cannot write '{out}': it is no plain file", "give the name of a file")
     try:
         handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
         try:
@@ -140,6 +142,8 @@ def _write(out: Path, requests: Iterator[dict[str, Any]]) -> None:
 
 def make_seal(path: Path, seed: int | None) -> str:
     """Seals a new final in the file `path`; returns the commitment, to be published now."""
+    if seed is not None and not 0 <= seed <= MAX_SEED:
+        raise Usage(f"the seed {seed} is not from 0 to {MAX_SEED}", "without --seed it is drawn")
     seal = Seal(secrets.token_bytes(SALT_BYTES), secrets.randbits(64) if seed is None else seed, digest())
     create(path, seal)
     return seal.commitment

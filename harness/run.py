@@ -4,6 +4,7 @@ import datetime
 import json
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ from harness.tau import Tally, tally, tally_of
 from harness.text import Stream, Text, load_text_for
 from harness.wire import Generate, Ready
 
-__all__ = ["run"]
+__all__ = ["Answers", "Runner", "counts_of", "keep_log", "patience", "run"]
+
+# noted(request, answer): looks at an answer before it is kept, and may put more into it.
+Noted = Callable[[Request, dict[str, Any]], None]
 
 ANSWER = record(
     {
@@ -39,7 +43,7 @@ ANSWER = record(
         "prefill_s": number(0),
         "decode_s": number(0),
     },
-    {"text": shape.text, "logprobs": items(number()), "logits_sha256": shape.text},
+    {"category": shape.text, "text": shape.text, "logprobs": items(number()), "logits_sha256": shape.text},
 )
 
 
@@ -54,13 +58,13 @@ def run(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> Tally:
     requests = read_requests(job.requests)
     arm = job.arms["a"]
     arm.check()
-    with _Answers(out, job.key) as answers:
+    with Answers(out, job.key) as answers:
         left = [conversation for conversation in answers.resume(requests) if not conversation.done]
         if left:
             _answer(job, left, answers, emit, deadline_s)
         counts = tally_of(answers.all)
         unfinished = sum(not conversation.done for conversation in left)
-        emit({"event": "end", "left": unfinished, "counts": _counts(counts)})
+        emit({"event": "end", "left": unfinished, "counts": counts_of(counts)})
     if unfinished:
         raise HarnessError(
             f"the time is up with {unfinished} of {len(requests)} requests left", "the same command goes on from here"
@@ -68,37 +72,51 @@ def run(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> Tally:
     return counts
 
 
-def _answer(job: Job, left: list[Conversation], answers: "_Answers", emit: Emit, deadline_s: float | None) -> None:
+def _answer(job: Job, left: list[Conversation], answers: "Answers", emit: Emit, deadline_s: float | None) -> None:
     deployment, arm = job.deployment, job.arms["a"]
     try:
         with launch(deployment, arm, cache=answers.folder / "cache") as engine:
             text = load_text_for(Path(deployment.target.path), [conversation.request for conversation in left])
-            ready = engine.load(settings_of(deployment, arm, engine), _patience(LOAD_S, deadline_s))
+            ready = engine.load(settings_of(deployment, arm, engine), patience(LOAD_S, deadline_s))
             now = datetime.datetime.now(datetime.UTC)
             about = {"engine": engine.hello.engine, "version": engine.hello.version}
             emit({"event": "ready", **about, **asdict(ready), "card": card(deployment.device, now)})
-            _Runner(job, engine, ready, text, answers, emit).work(deque(left), deadline_s)
+            Runner(job, engine, ready, text, answers, emit).work(deque(left), deadline_s)
     except Hung:
         if deadline_s is None or time.monotonic() < deadline_s:
             raise
     except Crashed as error:
-        log = answers.folder / "engine.log"
-        log.write_text(error.tail)
-        error.hint = f"the last of its output is in '{log}'"
+        keep_log(error, answers.folder)
         raise
 
 
-def _patience(longest_s: float, deadline_s: float | None) -> float:
+def keep_log(error: Crashed, folder: Path) -> None:
+    """Writes the last of an engine's output down, where the error's hint says."""
+    log = folder / "engine.log"
+    log.write_text(error.tail)
+    error.hint = f"the last of its output is in '{log}'"
+
+
+def patience(longest_s: float, deadline_s: float | None) -> float:
+    """How long to wait for an engine: `longest_s`, or what is left until the deadline."""
     return longest_s if deadline_s is None else min(longest_s, deadline_s - time.monotonic())
 
 
-class _Runner:
+class Runner:
     """Keeps `concurrency` requests open until all have their answers."""
 
     def __init__(
-        self, job: Job, engine: Engine, ready: Ready, text: Text | None, answers: "_Answers", emit: Emit
+        self,
+        job: Job,
+        engine: Engine,
+        ready: Ready,
+        text: Text | None,
+        answers: "Answers",
+        emit: Emit,
+        noted: Noted = lambda request, answer: None,
     ) -> None:
         self.job, self.engine, self.ready, self.text, self.answers, self.emit = job, engine, ready, text, answers, emit
+        self.noted = noted
         self.active: dict[str, tuple[Conversation, Generate]] = {}
         self.streams: dict[str, Stream] = {}
 
@@ -154,15 +172,17 @@ class _Runner:
         conversation.hear(asked, answer, self.text)
         if self.text is not None:
             kept["text"] = conversation.said[-1]
+        self.noted(conversation.request, kept)
         self.answers.add(kept)
-        self.emit({"event": "answer", "answer": kept, "counts": _counts(tally(answer.ids, answer.lines))})
+        self.emit({"event": "answer", "answer": kept, "counts": counts_of(tally(answer.ids, answer.lines))})
 
 
-def _counts(counts: Tally) -> dict[str, float | None]:
+def counts_of(counts: Tally) -> dict[str, float | None]:
+    """The counts of docs/harness.md."""
     return {**asdict(counts), "tau": counts.tau, "tau_all": counts.tau_all}
 
 
-class _Answers:
+class Answers:
     """The file of answers: one writer, one line an answer, on the disk before the next request is asked.
 
     The file `full` beside it has the ids of sessions that ended with their context, one JSON string a line.
@@ -174,7 +194,7 @@ class _Answers:
         self._key = key
         self._journal = Journal(folder / "answers.jsonl", "run")
 
-    def __enter__(self) -> "_Answers":
+    def __enter__(self) -> "Answers":
         self._journal.__enter__()
         try:
             (self.folder / "cache").mkdir(exist_ok=True)

@@ -20,10 +20,10 @@ from harness import shape
 from harness.errors import HarnessError, Missing, Usage
 from harness.shape import constant, hexadecimal, integer, record, text
 
-__all__ = ["Seal", "create", "read", "spend", "used_path"]
+__all__ = ["MAX_SEED", "SALT_BYTES", "Seal", "create", "read", "spend", "used_path"]
 
 SALT_BYTES = 32
-_MAX_SEED = 2**64 - 1
+MAX_SEED = 2**64 - 1
 
 
 SECRET = record(
@@ -31,7 +31,7 @@ SECRET = record(
         "v": constant(1),
         "kind": constant("seal"),
         "salt": hexadecimal(2 * SALT_BYTES),
-        "seed": integer(0, _MAX_SEED),
+        "seed": integer(0, MAX_SEED),
         "generator": hexadecimal(2 * SALT_BYTES),
     }
 )
@@ -113,6 +113,8 @@ def spend(path: Path, job: str, now: datetime.datetime) -> Seal:
 
 def used_path(path: Path) -> Path:
     """Where it is written that the seal in `path` was used."""
+    if not path.name:
+        raise Usage(f"'{path}' is no file of a seal", "--seal FILE names one")
     return path.with_name(path.name + ".used")
 
 

@@ -46,9 +46,22 @@ def loads(line: bytes | str) -> Any:
     """
     try:
         text = line.decode() if isinstance(line, bytes) else line
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_integer)
+        return json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_int=_bounded_integer,
+            parse_float=_bounded_float,
+        )
     except (ValueError, RecursionError) as error:
         raise Mismatch(f"not JSON ({error})") from None
+
+
+def _bounded_float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError("a number is too large")
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

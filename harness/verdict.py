@@ -90,6 +90,8 @@ def _timed(samples: Samples) -> str | None:
 
 def timing_verdict(samples: Samples) -> Verdict:
     """Promote, decline, undecided or refused; an unfinished campaign has no verdict and is an error."""
+    if samples.timed is not None:
+        raise Usage("these samples force the tokens that were timed", "'forcing' is what they are judged for")
     outcome = outcome_of(samples)
     units = judged_units(samples, outcome)
     times = [each for unit in units for each in request_times(unit)]

@@ -83,7 +83,7 @@ REPLIES: dict[str, Check] = {
             "kept": items(boolean),
         },
     ),
-    "lattice": _reply("lattice", {"id": text, "file": text, "digest": hexadecimal(64)}),
+    "lattice": _reply("lattice", {"id": text, "file": text, "parts": integer(1), "digest": hexadecimal(64)}),
     "ok": _reply("ok", {"to": one_of("record", "profile", "shutdown")}),
     "stats": _reply("stats", {"counters": mapping(number(0))}),
     "error": _reply("error", {"id": shape.optional(text), "code": one_of(*ERROR_CODES), "message": text}),

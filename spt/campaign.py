@@ -42,6 +42,7 @@ __all__ = [
     "session_tok",
     "sweep",
     "write_job",
+    "write_requests",
 ]
 
 RULE = "paired-1"
@@ -143,13 +144,31 @@ def key_of(plan: Plan, kind: Kind, timed: Path | None = None) -> str:
 
 
 def open_folder(plan: Plan, kind: Kind, key: str, wanted: Requests) -> Path:
-    """The folder of a campaign, made now or found with work in it; its job is brought up to date."""
+    """The folder of a campaign, made now or found with work in it; its job is brought up to date.
+
+    It keeps the seed and the requests that it began with, once anything was measured: others are Usage then.
+    """
     folder = kind.folder(plan.ledger, key)
+    if (folder / "job.json").is_file() and not _is_measured(folder):
+        try:
+            _refuse_other(plan, folder, _job_in(folder), wanted)
+        except Usage:
+            sweep(folder)  # nothing was asked, so this is no second draw
     appear(folder, lambda part: make_folder(plan, kind, part, wanted))
-    old = read_json((folder / "job.json").read_bytes(), str(folder / "job.json"))
+    old = _job_in(folder)
     _refuse_other(plan, folder, old, wanted)
     write_job(folder, plan.job(kind, old["seed"], old["units"], old["arms"]))
     return folder
+
+
+def _job_in(folder: Path) -> dict[str, Any]:
+    job: dict[str, Any] = read_json((folder / "job.json").read_bytes(), str(folder / "job.json"))
+    return job
+
+
+def _is_measured(folder: Path) -> bool:
+    samples = folder / "out" / "samples.jsonl"
+    return samples.is_file() and samples.stat().st_size > 0
 
 
 def appear(folder: Path, make: Callable[[Path], None]) -> None:
@@ -177,7 +196,7 @@ def make_folder(plan: Plan, kind: Kind, folder: Path, wanted: Requests) -> None:
     """Makes the folder of a new campaign: trees, requests, job."""
     folder.mkdir()
     seed = secrets.randbits(32) if plan.seed is None else plan.seed
-    _write_requests(plan.deployment, wanted, seed, folder / "requests.jsonl")
+    write_requests(plan.deployment, wanted, seed, folder / "requests.jsonl")
     arms = export_arms(plan.arms, folder)
     count = len((folder / "requests.jsonl").read_bytes().splitlines())
     units = -(-count // wanted.looks) if wanted.looks else 0
@@ -193,7 +212,8 @@ def _refuse_other(plan: Plan, folder: Path, job: Mapping[str, Any], wanted: Requ
         raise Usage(f"'{wanted.file}': this campaign began with other requests", hint)
 
 
-def _write_requests(deployment: Deployment, wanted: Requests, seed: int, to: Path) -> None:
+def write_requests(deployment: Deployment, wanted: Requests, seed: int, to: Path) -> None:
+    """Writes the user's file, or what the generator draws by `seed`."""
     if wanted.file is not None:
         to.write_bytes(_read(wanted.file))
         return

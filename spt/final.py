@@ -114,6 +114,8 @@ def earlier_finals(ledger: Ledger, a: Mapping[str, Any], deployment: str, but: s
 
 def _allowed(plan: Plan, asked: Asked, devices: int) -> tuple[Sealed, str]:
     """The seal, and the key of the job that draws by it; an error where this job may not."""
+    if asked.again is not None and not asked.again.strip():
+        raise Usage(f"--again '{asked.again}' gives no reason", "the ledger keeps why a system is measured once more")
     ledger, sealed = plan.ledger, seal_named(plan.ledger, asked.seal)
     job = _key(plan, sealed, asked, devices)
     refuse_other(sealed, job)

@@ -15,6 +15,7 @@ from spt.campaign import (
     Kind,
     Plan,
     Requests,
+    appear,
     finish,
     key_of,
     make_folder,
@@ -36,9 +37,9 @@ FORCE = Kind("force", "force", "-force")
 CALIBRATE = Kind("calibrate", "calibrate", room="calibrations")
 COMMANDS = tuple(kind.command for kind in (TIME, FORCE, CALIBRATE))
 
-# A unit asks 49 requests of a half: a warm-up and six groups of eight.  The longest campaign has 8 + 5 + 20 units; half
-# as much again is for what is void or repeats itself.
-HALF_REQUESTS, UNITS, RESERVE = 49, 33, 1.5
+# A unit asks 56 requests of a half: a warm-up and six groups, each of eight.  The longest campaign has 8 + 5 + 20
+# units; half as much again is for what is void or repeats itself.
+HALF_REQUESTS, UNITS, RESERVE = 56, 33, 1.5
 # Sessions: each look at a system takes one share of two, and stock's own calibration is larger (docs/judge.md).
 LOOK_TOK, CALIBRATION_TOK = 50_000, 120_000
 LOOK_SESSIONS, LOOKS, CALIBRATION_SESSIONS = 100, 2, 60
@@ -111,7 +112,9 @@ def timed_samples(plan: Plan) -> Path | None:
 
 
 def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path, timed: Path | None = None) -> None:
-    """Writes the job of a harness command (time, force, calibrate) into the new folder `to`, to be run elsewhere.
+    """Writes the job of a harness command (time, force, calibrate), to be run elsewhere, into the new folder `to`.
+
+    The folder appears whole.
 
     timed: samples whose tokens are forced first; they go along as `timed.jsonl`.
     """
@@ -126,9 +129,14 @@ def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path
         CALIBRATE: lambda: calibration_requests(plan, file),
     }
     said = None if timed is None else read_samples(timed)
-    make_folder(_of_stock(plan) if kind is CALIBRATE else plan, kind, to, wanted[kind]())
-    if said is not None:
-        (to / TIMED).write_bytes(said)
+    chosen, asked = _of_stock(plan) if kind is CALIBRATE else plan, wanted[kind]()
+
+    def make(part: Path) -> None:
+        make_folder(chosen, kind, part, asked)
+        if said is not None:
+            (part / TIMED).write_bytes(said)
+
+    appear(to, make)
 
 
 def time_requests(file: Path | None, devices: int) -> Requests:

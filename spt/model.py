@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from spt.errors import Missing, Unsupported
 
-__all__ = ["Facts", "drafter_fits", "read_facts"]
+__all__ = ["Facts", "drafter_fits", "read_config", "read_facts"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Facts:
     mlp: int | None
     heads: int | None
     kv_heads: int | None
+    head_dim: int | None
     vocabulary: int | None
     context: int | None
     rope_theta: float | None
@@ -34,7 +35,7 @@ class Facts:
 def read_facts(path: Path) -> Facts:
     """The facts of the Hugging Face folder or GGUF file at `path`."""
     if path.is_dir():
-        return _from_config(_read_config(path))
+        return _from_config(read_config(path))
     with path.open("rb") as file:
         try:
             return _from_header(dict(_gguf_header(file)))
@@ -44,16 +45,17 @@ def read_facts(path: Path) -> Facts:
 
 def drafter_fits(drafter: Path, target: Facts) -> bool:
     """Whether the drafter in the folder `drafter` was made for a target of this shape."""
-    config = _read_config(drafter)
+    config = read_config(drafter)
     made_for = _from_config({**config, "num_hidden_layers": config.get("num_target_layers"), "model_type": None})
     return all(
         getattr(made_for, field.name) == getattr(target, field.name)
         for field in fields(Facts)
-        if field.name != "architecture"
+        if field.name not in ("architecture", "head_dim")  # a drafter's heads are its own
     )
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """The `config.json` of a folder; Missing where there is none, Unsupported where it is no JSON object."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_bytes())
@@ -75,6 +77,7 @@ def _from_config(config: dict[str, Any]) -> Facts:
         mlp=config.get("intermediate_size"),
         heads=config.get("num_attention_heads"),
         kv_heads=config.get("num_key_value_heads", config.get("num_attention_heads")),
+        head_dim=config.get("head_dim"),
         vocabulary=config.get("vocab_size"),
         context=config.get("max_position_embeddings"),
         rope_theta=config.get("rope_theta", rope.get("rope_theta") if isinstance(rope, dict) else None),
@@ -91,6 +94,7 @@ def _from_header(header: dict[str, Any]) -> Facts:
         mlp=own.get("feed_forward_length"),
         heads=own.get("attention.head_count"),
         kv_heads=own.get("attention.head_count_kv", own.get("attention.head_count")),
+        head_dim=own.get("attention.key_length"),
         vocabulary=own.get("vocab_size", header.get("tokenizer.ggml.tokens")),
         context=own.get("context_length"),
         rope_theta=own.get("rope.freq_base"),

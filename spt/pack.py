@@ -4,8 +4,10 @@ The same folder always makes the same bytes.  A tar may come from anywhere, so w
 files of a job and nothing else, under caps.  The harness that runs it is the one that is installed there.
 """
 
+import errno
 import io
 import json
+import os
 import shutil
 import tarfile
 import tempfile
@@ -23,6 +25,7 @@ TIMED = "timed.jsonl"  # beside a job of forcing: what was timed
 MAX_FILES = 20_000
 MAX_BYTES = 4 * 2**30
 MAX_JOB_BYTES = 2**20
+MAX_NAME, MAX_PATH = 255, 1024  # bytes; what most file systems hold
 _SAME = (
     "arms",
     "seed",
@@ -35,14 +38,17 @@ _SAME = (
 )  # of two jobs that are one
 
 
-def load_job(path: Path) -> tuple[Path, dict[str, Any]]:
-    """(folder, job) of a job's folder or of its file; a job here keeps its files beside it."""
+def load_job(path: Path, where: str | None = None) -> tuple[Path, dict[str, Any]]:
+    """(folder, job) of a job's folder or of its file; a job here keeps its files beside it.
+
+    where: what errors name instead of the file.
+    """
     file = path / JOB if path.is_dir() else path
     try:
         data = file.read_bytes()
     except OSError as error:
         raise Missing(f"the job '{file}' cannot be read: {error.strerror}", "`spt job make` writes one") from None
-    job = _job(data, str(file))
+    job = _job(data, where or str(file))
     return file.parent, job
 
 
@@ -62,7 +68,10 @@ def pack(path: Path, out: Path, *, samples: bool = False) -> None:
     """Writes the tar of a job's folder: all that it needs, and the samples that there are; or, to go back, these alone.
 
     Half a last line, which a run may be writing, stays behind.
+    Raises Usage where `out` cannot be a plain file, such as a device or a folder.
     """
+    if not out.name or (out.exists() and not out.is_file()):
+        raise Usage(f"'{out}' cannot be a tar", "it is no plain file: give another name")
     folder, job = load_job(path)
     names = [JOB] if samples else [JOB, job["requests"], *sorted({arm["dir"] for arm in job["arms"].values()})]
     if not samples and (folder / TIMED).exists():
@@ -125,9 +134,9 @@ def unpack(path: Path, to: Path, changes: dict[str, Any]) -> Path:
         part = Path(scratch) / "job"
         part.mkdir()
         _extract(path, part)
-        _, job = load_job(part)
+        _, job = load_job(part, _inside(path))
         if to.exists():
-            _merge(part, job, to)
+            _merge(part, job, to)  # `changes` come after, to the job that is there
         else:
             _change(part / JOB, job, changes)
             part.rename(to)
@@ -137,10 +146,16 @@ def unpack(path: Path, to: Path, changes: dict[str, Any]) -> Path:
     return to / JOB
 
 
+def _inside(path: Path) -> str:
+    return f"'{path}', {JOB}"
+
+
 def _change(file: Path, job: dict[str, Any], changes: dict[str, Any]) -> None:
     deployment = {**job["deployment"], **{name: value for name, value in changes.items() if name != "target"}}
     if "target" in changes:
-        deployment["target"] = {**deployment["target"], "path": changes["target"]}
+        if not isinstance(target := deployment.get("target"), dict):
+            raise Usage("the job's deployment names no target", "it was not written by `spt job make`")
+        deployment["target"] = {**target, "path": changes["target"]}
     part = file.with_name(f".{file.name}")
     part.write_text(json.dumps({**job, "deployment": deployment}, indent=1))
     part.replace(file)
@@ -157,9 +172,11 @@ def _extract(path: Path, to: Path) -> None:
             if not (to / JOB).is_file():
                 raise Usage(f"'{path}' holds no job")
             _refuse_stray(path, to)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError) as error:  # numbers of its headers are read as they come
         raise Usage(f"'{path}' is not a whole tar: {error}") from error
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # that is of the folder it goes to
         if error.filename is None or Path(str(error.filename)) == path:
             raise Missing(f"'{path}' cannot be read: {error.strerror or error}") from None
         raise
@@ -170,10 +187,11 @@ def _refuse_unsafe(path: Path, member: tarfile.TarInfo, number: int, left: int) 
     if not member.isreg() or member.issparse():
         raise Usage(f"'{path}' holds '{member.name}', which is not a plain file")
     unsafe = name.is_absolute() or ".." in name.parts or not name.parts or "\\" in member.name or "\0" in member.name
-    if unsafe or str(name) != member.name or any(part.lower() == ".git" for part in name.parts):
+    unsafe = unsafe or any(part.lower() == ".git" or len(os.fsencode(part)) > MAX_NAME for part in name.parts)
+    if unsafe or str(name) != member.name or len(os.fsencode(member.name)) > MAX_PATH:
         raise Usage(f"'{path}' holds the unsafe path '{member.name}'")
     cap = MAX_JOB_BYTES if member.name == JOB else left
-    if member.size > cap or number > MAX_FILES:
+    if not 0 <= member.size <= cap or number > MAX_FILES:
         raise Usage(f"'{path}' holds more than a job may: {MAX_FILES} files of {MAX_BYTES >> 30} GiB together")
 
 
@@ -192,7 +210,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, to: Path) -> None:
 
 def _refuse_stray(path: Path, folder: Path) -> None:
     """Nothing but the job's own files came."""
-    _, job = load_job(folder)
+    _, job = load_job(folder, _inside(path))
     rooms = {JOB, TIMED, job["requests"], "out", *(arm["dir"] for arm in job["arms"].values())}
     for file in _files(folder):
         inside = file.relative_to(folder).as_posix()

@@ -4,6 +4,7 @@ The line says what the ledger says, of the entry as it is now; the samples name 
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +19,16 @@ from spt.verdicts import Ledger, read_samples
 __all__ = ["file_of", "line_of"]
 
 SAMPLES_BYTES = 8 << 20  # compressed: they travel with the entry, and stay in its history
+_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _FORCING = ("key", "answer", "mismatch", "stock_mismatch", "tokens", "sessions")
 
 
 def file_of(line: Mapping[str, Any], deployment: Deployment) -> str:
-    """Where a line of evidence belongs in its entry's folder."""
-    return f"evidence/{line['card']['date'][:10]}-{deployment.name}.jsonl"
+    """Where a line of evidence belongs in its entry's folder; Usage where its card has no date."""
+    day = str(line["card"].get("date"))[:10]
+    if not _DAY.fullmatch(day):
+        raise Usage(f"the card of the samples has no date, but '{day}'", "the harness writes one: time again")
+    return f"evidence/{day}-{deployment.name}.jsonl"
 
 
 def line_of(

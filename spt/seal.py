@@ -14,7 +14,7 @@ from spt.campaign import ask_harness
 from spt.deployment import Deployment
 from spt.entry import check_name
 from spt.errors import Differs, Missing, Usage
-from spt.formats import read_json
+from spt.formats import check, read_json
 from spt.verdicts import FINAL, SEALS, Held, Ledger, now
 
 __all__ = ["Sealed", "all_seals", "check_commitment", "commitment_of", "draw", "make_seal", "reveal", "seal_named"]
@@ -168,4 +168,5 @@ def _secret(path: Path) -> dict[str, Any]:
         value = read_json(path.read_bytes(), str(path))
     except OSError as error:
         raise Missing(f"the secret '{path}' cannot be read: {error.strerror}") from None
+    check(value, "seal", str(path))
     return {name: value[name] for name in ("salt", "seed", "generator")}

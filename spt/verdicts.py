@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,14 +45,19 @@ def now() -> str:
 
 
 def read_samples(path: Path) -> bytes:
-    """The whole lines of a file of samples, compressed or not; half a last line is left out."""
+    """The whole lines of a file of samples, compressed or not; half a last line is left out.
+
+    Raises Missing where it cannot be read, Usage where it is not whole.
+    """
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if path.suffix == ".gz" else data
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Usage(f"the samples '{path}' are not whole: {error}") from error
     except FileNotFoundError:
         raise Missing(f"there are no samples at '{path}'") from None
+    except OSError as error:
+        raise Missing(f"the samples '{path}' cannot be read: {error.strerror}") from None
     return data[: data.rfind(b"\n") + 1]
 
 
@@ -162,7 +168,7 @@ class Ledger:
             raise Missing(f"no verdict has a key that begins with '{prefix}'", hint)
         timed = [held for held in found if held.what == "timing"]
         if not timed:
-            raise Usage(f"'{prefix}' is the key of a forcing verdict, which has no gain", hint)
+            raise Usage(f"'{prefix}' is the key of a {found[0].what} verdict, not of a timing", hint)
         if len(timed) > 1:
             raise Usage(f"{len(timed)} timing verdicts have a key that begins with '{prefix}'", hint)
         if timed[0].verdict is None:

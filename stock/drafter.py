@@ -112,6 +112,19 @@ class DrafterConfig:
         )
 
 
+@dataclass(frozen=True)
+class _Blocks:
+    """The rows of one pass over some blocks: `held` context rows that not all blocks see, then the blocks.
+
+    offset: int64 [rows], positions behind the first anchor's.  visible: for layers that are causal inside a block and
+    for those that are not, what each row sees of the others, as `Rows` wants it.
+    """
+
+    held: int
+    offset: Tensor
+    visible: dict[bool, Tensor]
+
+
 class Drafter:
     """Weights and the two things a drafter does: take in context, and draft a block.
 
@@ -136,8 +149,7 @@ class Drafter:
         self.offsets = torch.arange(config.block, device=device)
         self.ids = torch.arange(len(self.weights["head"]), device=device)
         self.masks = torch.full((config.block - 1,), config.mask_id, dtype=torch.int64, device=device)
-        causal = self.offsets - 1  # each row's parent in a chain: row i sees rows 0..i
-        self.visible = {True: self._visible(causal, False), False: self._visible(causal, True)}
+        self._blocks = {1: self._make_blocks(1)}  # a step's own must be there before it is captured
 
     def new_cache(self, make: MakeCache, slots: int) -> Cache:
         """An empty context."""
@@ -159,11 +171,25 @@ class Drafter:
             kv = self.linear(f"layers.{layer}.kv", hidden)
             append_context(kv, self.heads, self._layer(layer, cache), position, count, self.exact)
 
+    @property
+    def most_blocks(self) -> int:
+        """How many blocks fit into one pass."""
+        return max(1, (KERNEL_ROWS + 1) // (self.config.block + 1))
+
     def draft(self, anchor: Tensor, cache: Cache) -> Tensor:
-        """Logits [depths, draft vocabulary] of the positions after the anchor int64 [1], which is at cache.start."""
+        """Logits [n * depths, draft vocabulary] of the positions after each of n anchors, block by block.
+
+        anchor: int64 [n], consecutive tokens, the first of them at cache.start: one in a step, and up to `most_blocks`
+        where the context of the later ones, n - 1 rows, lies in the cache behind cache.start.  A block sees the context
+        before its anchor and itself.
+        """
         config = self.config
-        hidden = F.embedding(torch.cat((anchor, self.masks)), self.weights["embed"]) * config.embedding_scale
-        rows = {causal: Rows(cache.start, cache.start + self.offsets, seen) for causal, seen in self.visible.items()}
+        blocks = self._blocks.get(len(anchor)) or self._make_blocks(len(anchor))
+        self._blocks[len(anchor)] = blocks
+        token = torch.cat((anchor[:, None], self.masks.expand(len(anchor), -1)), 1).flatten()
+        hidden = F.embedding(token, self.weights["embed"]) * config.embedding_scale
+        position = cache.start + blocks.offset
+        rows = {causal: Rows(cache.start, position, seen, blocks.held) for causal, seen in blocks.visible.items()}
         for index in range(config.layers):
             name = f"layers.{index}."
             qkv = self.linear(name + "qkv", hidden, norm=self._norm(name + "attn_norm"))
@@ -171,10 +197,15 @@ class Drafter:
             hidden = self.linear(name + "out", mixed, residual=hidden)
             middle = self.linear(name + "gate_up", hidden, norm=self._norm(name + "mlp_norm"), silu_mul=True)
             hidden = self.linear(name + "down", middle, residual=hidden)
-        logits = self.linear("head", hidden[-config.depths :], norm=self._norm("norm"))
+        hidden = hidden.unflatten(0, (len(anchor), config.block))[:, -config.depths :].flatten(0, 1)
+        logits = self.linear("head", hidden, norm=self._norm("norm"))
         if config.output_multiplier != 1.0:
             logits = logits * config.output_multiplier
-        return logits if config.softcap is None else torch.tanh(logits / config.softcap) * config.softcap
+        if config.softcap is None:
+            return logits
+        # Block by block, since tanh may have a scalar tail.
+        capped = [torch.tanh(each / config.softcap) * config.softcap for each in logits.split(config.depths)]
+        return capped[0] if len(capped) == 1 else torch.cat(capped)
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, those that are the target's too."""
@@ -187,12 +218,22 @@ class Drafter:
     def _norm(self, name: str) -> Norm:
         return Norm(self.weights[name], self.config.eps)
 
-    def _visible(self, parent: Tensor, full: bool) -> Tensor:
+    def _make_blocks(self, count: int) -> "_Blocks":
+        """Where `count` blocks with consecutive anchors stand: behind the context rows of all but the first."""
+        block, held = self.config.block, count - 1
+        context, offset = torch.arange(held), torch.arange(block)
+        starts = torch.arange(count)[:, None]  # of each block, in positions, is how many context rows it sees
+        row = held + block * starts + offset
+        # A forest whose paths are what rows see: a block's anchor follows its last context row, then row by row.
+        parent = torch.cat((context - 1, torch.where(offset == 0, starts - 1, row - 1).flatten()))
+        last = torch.cat((context, row[:, -1:].expand(-1, block).flatten()))  # sees all that its block sees
+        device = self.offsets.device
         if has_kernels(self.weights["norm"]) and not self.exact:
-            words = visible_rows(parent)
-            return words[-1:].expand(len(parent), -1).contiguous() if full else words
-        seen = visible_rows(parent.cpu()).to(parent.device)
-        return torch.ones_like(seen) if full else seen
+            seen = visible_rows(parent.to(device))
+        else:
+            seen = visible_rows(parent).to(device)
+        position = torch.cat((context, (starts + offset).flatten())).to(device)
+        return _Blocks(held, position, {True: seen, False: seen[last.to(device)].contiguous()})
 
 
 def load_drafter(

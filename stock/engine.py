@@ -18,7 +18,7 @@ from stock.graph import HostCopy, Phases
 from stock.head import Chosen, Wanted
 from stock.ops.accept import Accepted, accept
 from stock.prefill import Prefill
-from stock.record import StepTimes
+from stock.record import Marks, Seen, StepTimes
 from stock.sampling import Noise, Sampling
 from stock.system import System
 from stock.tree import DraftTree, Lattice
@@ -75,20 +75,18 @@ class Outcome:
 class Launch:
     """An exact pass that the device was asked for.
 
-    Lattices, trees and outcomes are valid until the next one is asked for, `packed` is the host's own copy.
+    Outcomes are valid until the next one is asked for; `packed` and `seen` are the host's own copies.
     """
 
     requests: Sequence[Request]
-    lattices: Sequence[Lattice]
-    trees: Sequence[DraftTree]
     outcomes: Sequence[Outcome]
     packed: Sequence[HostCopy]
+    seen: Sequence[Seen] | None  # None where nobody wanted to see it
+    marks: Marks
 
 
-# on_step(progress, lattices, trees, outcomes, times): one item for each request of a pass, and its `<phase>_us`.
-OnStep = Callable[
-    [Sequence[Progress], Sequence[Lattice], Sequence[DraftTree], Sequence[Outcome], dict[str, float]], None
-]
+# on_step(progress, seen, times): one item for each request of a pass, and its `<phase>_us`.
+OnStep = Callable[[Sequence[Progress], Sequence[Seen], dict[str, float]], None]
 
 
 class Engine:
@@ -117,15 +115,16 @@ class Engine:
             for request in requests:
                 if request.context is None:
                     self.serving = [request]
-                    return [self._prefill(request)]
+                    with self.times.phase("prefill"):
+                        return [self._prefill(request)]
             launch = self._launch(requests)
         self.serving = launch.requests
         if self._may_run_ahead(launch.requests):
             self._ahead = self._launch(launch.requests)
         passed = zip(launch.requests, launch.outcomes, launch.packed, strict=True)
         progress = [self._progress(*each) for each in passed if each[0] in self.requests]
-        if self.on_step is not None and len(progress) == len(launch.requests):
-            self.on_step(progress, launch.lattices, launch.trees, launch.outcomes, self.times.take())
+        if self.on_step is not None and launch.seen is not None and len(progress) == len(launch.requests):
+            self.on_step(progress, launch.seen, self.times.take(launch.marks))
         return progress
 
     def _may_run_ahead(self, requests: Sequence[Request]) -> bool:
@@ -138,7 +137,6 @@ class Engine:
         most = self.system.limits.depth + 1
         return (
             self.runs_ahead
-            and self.on_step is None
             and set(requests) == set(self.requests)
             and all(
                 len(request.emitted) + most < request.max_tokens and not request.logprobs and not request.digest
@@ -157,7 +155,14 @@ class Engine:
             wanted = [request.wanted for request in requests]
             outcomes = self.phases.run(("accept", variant), self._accept, trees, verified, contexts, wanted)
         packed = [HostCopy(outcome.packed) for outcome in outcomes]
-        return Launch(list(requests), lattices, trees, outcomes, packed)
+        seen = None
+        if self.on_step is not None:
+            passed = zip(lattices, trees, outcomes, packed, strict=True)
+            seen = [
+                Seen(each, HostCopy(lattice.ids), HostCopy(tree.token), HostCopy(outcome.accepted.path))
+                for lattice, tree, outcome, each in passed
+            ]
+        return Launch(list(requests), outcomes, packed, seen, self.times.launched())
 
     def _draft(self, contexts: Sequence[Context]) -> tuple[list[Lattice], list[DraftTree]]:
         lattices = self.system.draft(contexts, self.system.select.ranks)

@@ -57,9 +57,9 @@ class HostCopy:
             self._copied = torch.cuda.Event()
             self._copied.record()
 
-    def read(self) -> list[int]:
-        """The values, when the device has come so far."""
+    def read(self) -> list[Any]:
+        """The values, when the device has come so far; a list of lists for a matrix."""
         if self._copied is not None:
             self._copied.synchronize()
-        values: list[int] = self._values.tolist()
+        values: list[Any] = self._values.tolist()
         return values

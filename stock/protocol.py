@@ -37,7 +37,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     },
     "cancel": {"id": str},
     "score": {"id": str, "ids": list, "start": int, "sampling": dict},
-    "lattice": {"id": str, "ids": list, "start": int, "file": str},
+    "lattice": {"id": str, "ids": list, "start": int, "sampling": dict, "file": str},
     "record": {"on": bool, "file": (str, type(None))},
     "profile": {"on": bool, "file": (str, type(None))},
     "stats": {},

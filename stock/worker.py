@@ -14,20 +14,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import stock
 from stock.errors import EngineError
 from stock.protocol import MAX_LINE_BYTES, name_of, parse
 
 if TYPE_CHECKING:
-    from stock.engine import Engine, Outcome, Progress, Request
-    from stock.record import StepRecorder
+    from stock.engine import Engine, OnStep, Progress, Request
+    from stock.lattice import LatticePass
+    from stock.profile import Profiler
+    from stock.record import Seen, StepRecorder
     from stock.score import Scorer
-    from stock.tree import DraftTree, Lattice
 
 MAX_MESSAGE_CHARACTERS = 500
 IDLE_S = 0.25  # after `hello`: who only wants to read it has gone by then
+Opened = TypeVar("Opened")
 
 
 class Shutdown(Exception):
@@ -43,7 +45,9 @@ class Worker:
         self.lines: queue.Queue[bytes | None] = queue.Queue()
         self.engine: Engine | None = None
         self.scorer: Scorer | None = None
+        self.ranker: LatticePass | None = None
         self.recorder: StepRecorder | None = None
+        self.profiler: Profiler | None = None
 
     @property
     def loaded(self) -> "Engine":
@@ -159,7 +163,7 @@ class Worker:
         return [request.id]
 
     def _step(self) -> None:
-        for progress in self.loaded.step():
+        for progress in self.loaded.step() if self.profiler is None else self._profiled_step(self.profiler):
             self._guarded(partial(self._drop, progress.request), partial(self._tell, progress))
 
     def _tell(self, progress: "Progress") -> None:
@@ -188,7 +192,7 @@ class Worker:
             for request in list(self.engine.requests):
                 self.engine.close(request)
                 self._done(request, "cancelled")
-        self.engine = self.scorer = None  # let the old one go before the new one takes memory
+        self.engine = self.scorer = self.ranker = None  # let the old one go before the new one takes memory
         system = load_system(Settings.of(line))
         engine = Engine(system)
         engine.warm_up()
@@ -257,50 +261,71 @@ class Worker:
         from stock.sampling import Sampling
         from stock.score import Scorer
 
-        engine, ids, start = self.loaded, line["ids"], line["start"]
-        self._check_ids(ids)
-        if not 1 <= start < len(ids):
-            raise EngineError("bad_request", f"start is {start}, and {len(ids)} ids leave nothing to score from there")
-        if len(ids) > engine.system.context:
-            raise EngineError("too_long", f"{len(ids)} tokens, the context is {engine.system.context}")
+        ids, start = self._finished(line)
         if self.scorer is None:
-            self.scorer = Scorer(engine.system)
+            self.scorer = Scorer(self.loaded.system)
         scores = self.scorer.score(ids, start, Sampling.of(line["sampling"]))
         self.send("scores", id=line["id"], start=start, **asdict(scores))
 
+    def _finished(self, line: dict[str, Any]) -> tuple[list[int], int]:
+        """The sequence that a line is about, and the first of its tokens that is; EngineError where it cannot be."""
+        ids, start, context = line["ids"], line["start"], self.loaded.system.context
+        self._check_ids(ids)
+        if not 1 <= start < len(ids):
+            raise EngineError("bad_request", f"start is {start}, and {len(ids)} ids leave nothing from there")
+        if len(ids) > context:
+            raise EngineError("too_long", f"{len(ids)} tokens, the context is {context}")
+        return ids, start
+
     def _lattice(self, line: dict[str, Any]) -> None:
-        raise EngineError("unsupported", "this engine records no lattices")
+        from stock.lattice import LatticePass
+        from stock.lattice_file import write_lattice
+        from stock.sampling import Sampling
+
+        ids, start = self._finished(line)
+        sampling, path = Sampling.of(line["sampling"]), _writable(line["file"])
+        if self.ranker is None:
+            self.ranker = LatticePass(self.loaded.system)
+        about = {**self.ranker.origin, "request": line["id"], "sampling": line["sampling"]}
+        shape = self.ranker.depths, self.ranker.ranks
+        try:
+            written = write_lattice(path, about, ids, start, shape, self.ranker(ids, start, sampling))
+        except OSError as error:
+            raise EngineError("bad_request", f"'{line['file']}' cannot be written: {error}") from error
+        self.send("lattice", id=line["id"], file=line["file"], **written)
 
     def _record(self, line: dict[str, Any]) -> None:
         from stock.record import StepRecorder
 
         if line["on"] and line["file"] is None:
             raise EngineError("bad_request", "record needs a file")
+        if line["on"] and self.profiler is not None:
+            raise EngineError("bad_request", "a profile is being taken, which would distort a record")
         self._end_record()
         if line["on"]:
-            try:
-                self.recorder = StepRecorder(_writable(line["file"]))
-            except (OSError, ValueError) as error:
-                raise EngineError("bad_request", f"'{line['file']}' cannot be written: {error}") from error
+            self.recorder = _opened(line["file"], StepRecorder)
         self._attach_recorder()
         self.send("ok", to="record")
 
     def _attach_recorder(self) -> None:
-        self.loaded.on_step = self._record_step if self.recorder else None
-        self.loaded.times.on = self.recorder is not None
+        on_step: OnStep | None = None
+        if self.recorder is not None:
+            on_step = self._record_step
+        elif self.profiler is not None:
+            on_step = self.profiler.on_step
+        self.loaded.on_step = on_step
+        self.loaded.times.on = on_step is not None
 
     def _record_step(
         self,
         progress: "Sequence[Progress]",
-        lattices: "Sequence[Lattice]",
-        trees: "Sequence[DraftTree]",
-        outcomes: "Sequence[Outcome]",
+        seen: "Sequence[Seen]",
         times: dict[str, float],
     ) -> None:
         """Records a step; a record that cannot be written ends, and the step still counts."""
         assert self.recorder is not None  # else nobody calls
         try:
-            self.recorder(progress, lattices, trees, outcomes, times)
+            self.recorder(progress, seen, times)
         except OSError as error:
             self._end_record()
             self._attach_recorder()
@@ -312,7 +337,37 @@ class Worker:
             recorder.close()
 
     def _profile(self, line: dict[str, Any]) -> None:
-        raise EngineError("unsupported", "this engine has no profiler")
+        from stock.profile import Profiler
+
+        if line["on"] and line["file"] is None:
+            raise EngineError("bad_request", "profile needs a file")
+        if line["on"] and self.recorder is not None:
+            raise EngineError("bad_request", "steps are being recorded, which a profile would distort")
+        self._end_profile()
+        if line["on"]:
+            self.profiler = _opened(line["file"], partial(Profiler, device=self.loaded.system.device))
+        self._attach_recorder()
+        self.send("ok", to="profile")
+
+    def _profiled_step(self, profiler: "Profiler") -> "list[Progress]":
+        """A step; a profile that cannot be written ends, and the step still counts."""
+        progress = profiler.step(self.loaded)
+        try:
+            profiler.write()
+        except OSError as error:
+            self.profiler = None
+            profiler.abandon(self.loaded)
+            self._attach_recorder()
+            self._error(None, "record_ended", f"the profile ended: {error}")
+        return progress
+
+    def _end_profile(self) -> None:
+        profiler, self.profiler = self.profiler, None
+        if profiler is not None:
+            try:
+                profiler.close(self.loaded)
+            except OSError as error:
+                self._error(None, "record_ended", f"the profile ended: {error}")
 
     def _stats(self, line: dict[str, Any]) -> None:
         self.send("stats", counters=self.loaded.counters)
@@ -328,12 +383,23 @@ class Worker:
                 raise EngineError("bad_request", f"id {token} is outside the vocabulary of {vocabulary}")
 
 
+def _opened(file: str, of: Callable[[Path], Opened]) -> Opened:
+    """A recorder of that name in the writable folder; EngineError `bad_request` where it cannot be written."""
+    try:
+        return of(_writable(file))
+    except (OSError, ValueError) as error:
+        raise EngineError("bad_request", f"'{file}' cannot be written: {error}") from error
+
+
 def _writable(file: str) -> Path:
     """The path of a name inside TMPDIR, the one folder that the worker writes to; EngineError `bad_request` else."""
     if "TMPDIR" not in os.environ:
         raise EngineError("bad_request", "there is no writable folder: TMPDIR names none")
     folder = Path(os.environ["TMPDIR"]).resolve()
-    path = (folder / file).resolve()
+    try:
+        path = (folder / file).resolve()
+    except (OSError, ValueError) as error:
+        raise EngineError("bad_request", f"'{file}' names no file: {error}") from error
     if not path.is_relative_to(folder):
         raise EngineError("bad_request", f"'{file}' is not inside the writable folder '{folder}'")
     return path

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "chosen_deployment",
+    "chosen_devices",
     "chosen_limits",
     "chosen_plan",
     "final_options",
@@ -90,7 +91,7 @@ def chosen_plan(
     arms = {"a": named[a], "b": named[b], "stock": named["stock"]}
     if trusted:
         refuse_untrusted(arms.values(), ledger.store)
-    return Plan(ledger, deployment, arms, _devices(devices)[0] if devices else deployment.device, seed)
+    return Plan(ledger, deployment, arms, devices.split(",")[0] if devices else deployment.device, seed)
 
 
 def requests_file(plan: "Plan", word: str | None) -> Path | None:
@@ -103,22 +104,29 @@ def requests_file(plan: "Plan", word: str | None) -> Path | None:
 
 def chosen_limits(minutes: float | None, devices: str | None, *, no_sandbox: bool, most: int) -> "Limits":
     """How long, enclosed or not, and on which devices."""
+    import math
+
     from spt.errors import Usage
     from spt.judge import Limits
 
-    names = _devices(devices) if devices else ()
-    if len(names) > most:
-        raise Usage(f"--devices '{devices}' are {len(names)}, and this takes at most {most}")
+    if minutes is not None and not math.isfinite(minutes):
+        raise Usage(f"--max-minutes {minutes} is no number of minutes", "without it the command runs to its end")
+    names = chosen_devices(devices, most) if devices is not None else ()
     return Limits.of(minutes, sandbox=not no_sandbox, devices=names)
 
 
-def _devices(word: str) -> tuple[str, ...]:
+def chosen_devices(word: str, most: int, option: str = "--devices") -> tuple[str, ...]:
+    """The devices in a word that `option` was given; Usage where one is none, or they are more than `most`."""
     import re
 
     from spt.errors import Usage
 
     names = tuple(word.split(","))
     for name in names:
-        if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", name):
-            raise Usage(f"--devices '{word}': '{name}' is none of cpu, cuda and cuda:N")
+        if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name):
+            raise Usage(f"{option} '{word}': '{name}' is none of cpu, cuda and cuda:N")
+    if len({"cuda:0" if name == "cuda" else name for name in names}) < len(names):
+        raise Usage(f"{option} '{word}' names one device twice", "two that are exchanged are two")
+    if len(names) > most:
+        raise Usage(f"{option} '{word}' are {len(names)}, and this takes at most {most}")
     return names

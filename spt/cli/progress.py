@@ -42,6 +42,8 @@ class Progress:
         """Shows one event."""
         if event["event"] == "unit":
             self._step(str(event["phase"]), event["units"], event["of"], _running(event))
+        elif event["event"] in ("measured", "ranked"):
+            self._step("answers" if event["event"] == "measured" else "lattices", event["answers"], event["of"], "")
         elif event["event"] == "answered":
             self._step(f"answers{_own(event)}", event["unit"] + 1, event["units"], "")
         elif event["event"] == "scored":

@@ -13,10 +13,11 @@ from stock.drafter import Drafter
 from stock.errors import EngineError
 from stock.noise import gumbel
 from stock.ops.top_ranks import top_ranks
+from stock.sampling import Noise, Sampling
 from stock.target import Target
 from stock.tree import Lattice
 
-__all__ = ["BlockDraft", "build"]
+__all__ = ["BlockDraft", "build", "ranked"]
 
 _PROBES = 64  # the most that the kernel ranks; what lies behind them is rarely drawn at temperatures that people use
 
@@ -60,25 +61,30 @@ class BlockDraft:
         cache.start += pending.count
         pending.count.zero_()
         logits = self.drafter.draft(context.anchor, cache)
-        ids, logprobs = self._ranks(logits, context, ranks)
-        logprobs = logprobs.half().float()  # as lattices are stored, so that a walk meets the same numbers
-        if self.drafter.to_target is not None:
-            ids = self.drafter.to_target[ids]
+        ids, logprobs = ranked(self.drafter, logits, context.start, context.sampling, context.noise, ranks)
         return Lattice(context.anchor, ids, logprobs)
 
-    def _ranks(self, logits: Tensor, context: Context, ranks: int) -> tuple[Tensor, Tensor]:
-        """The best ranks; at temperature T those of logit + T g among the best logits, by a softmax over these.
 
-        A draft that shares the target's noise is the best guess of the target's choice, and T -> 0 gives the order of
-        the plain lattice.  Noise for a whole vocabulary at every depth would cost more than the drafter's pass.
-        """
-        if context.sampling.greedy:
-            return top_ranks(logits, ranks)
-        noise, names = context.noise, self.drafter.to_target
-        ids, logprobs = top_ranks(logits, min(max(ranks, _PROBES), logits.shape[1]))
-        position = context.start + 1 + self.drafter.offsets[: len(logits)]
-        noisy = logprobs + noise.temperature * gumbel(
-            noise.seed, position[:, None], ids if names is None else names[ids]
-        )
+def ranked(
+    drafter: Drafter, logits: Tensor, start: Tensor, sampling: Sampling, noise: Noise, ranks: int
+) -> tuple[Tensor, Tensor]:
+    """The best ranks of a block's logits [depths, draft vocabulary], in the target's ids: what a `Lattice` holds.
+
+    start: int32 [1], the anchor's position.  At temperature T the ranks are those of logit + T g among the best logits,
+    by a softmax over these.  A draft that shares the target's noise is the best guess of the target's choice, and
+    T -> 0 gives the order of the plain lattice.  Noise for a whole vocabulary at every depth would cost more than the
+    drafter's pass.
+    """
+    names = drafter.to_target
+    if sampling.greedy:
+        ids, logprobs = top_ranks(logits, ranks)
+    else:
+        probes, logprobs = top_ranks(logits, min(max(ranks, _PROBES), logits.shape[1]))
+        position = start + 1 + drafter.offsets[: len(logits)]
+        drawn = gumbel(noise.seed, position[:, None], probes if names is None else names[probes])
+        noisy = logprobs + noise.temperature * drawn
         best = noisy.sort(dim=1, descending=True, stable=True)
-        return ids.gather(1, best.indices)[:, :ranks], noisy.log_softmax(1).gather(1, best.indices)[:, :ranks]
+        ids = probes.gather(1, best.indices)[:, :ranks]
+        logprobs = noisy.log_softmax(1).gather(1, best.indices)[:, :ranks]
+    logprobs = logprobs.half().float()  # as lattices are stored, so that a walk meets the same numbers
+    return ids if names is None else names[ids], logprobs

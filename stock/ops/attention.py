@@ -52,11 +52,14 @@ class Rows:
 
     start: int32 [1], rows in the cache.  position: int64 [n].  visible: what each row sees among the new rows,
     itself included: bool [n, n] on a CPU, int64 bit words [n, ceil(n / 64)] for the kernels.
+    held: how many of the n rows, from the first, are in the cache too, though not every other row sees them; the pass
+    runs those behind them.
     """
 
     start: Tensor
     position: Tensor
     visible: Tensor
+    held: int = 0
     _masks: dict[tuple[int | None, int], Tensor | None] = field(default_factory=dict)
 
     @cached_property
@@ -65,7 +68,9 @@ class Rows:
         return int(self.start)
 
     def mask(self, window: int | None, group: int, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores of `group` query heads folded into rows, [group * n, start + n]; made once.
+        """What is added to the scores of `group` query heads folded into the rows of the pass; made once.
+
+        [group * (n - held), start + n].
 
         None where every row sees every key.
         """
@@ -76,10 +81,11 @@ class Rows:
 
     def _make_mask(self, window: int | None, group: int, dtype: torch.dtype) -> Tensor | None:
         context = self.context
-        seen = torch.cat((self.visible.new_ones(len(self.position), context), self.visible), 1)
+        position, visible = self.position[self.held :], self.visible[self.held :]
+        seen = torch.cat((visible.new_ones(len(visible), context), visible), 1)
         if window is not None:
             key_position = torch.cat((torch.arange(context, device=seen.device), self.position))
-            seen = seen & (self.position[:, None] - key_position[None] < window)
+            seen = seen & (position[:, None] - key_position[None] < window)
         if bool(seen.all()):
             return None
         mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
@@ -106,8 +112,8 @@ def attend(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tensor:
     """Attention output [n, queries * dim] of the rows with projections qkv [n, (queries + 2 * keys) * dim]."""
     if rows.visible.dtype == torch.int64:
         return _attend_kernels(qkv, heads, layer, rows)
-    q = _append(qkv, heads, layer, rows.context, rows.position)
-    length = rows.context + len(qkv)
+    q = _append(qkv, heads, layer, rows.context + rows.held, rows.position[rows.held :])
+    length = rows.context + len(rows.position)
     keys, values = (part[:length].transpose(0, 1) for part in layer.cache)
     # The query heads of a KV head are folded into rows, so that no key is repeated.
     group = heads.queries // heads.keys
@@ -122,12 +128,12 @@ def attend_exact(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tensor:
 
     Each row attends by itself over its keys in position order, gathered: the very call that a single row makes.
     """
-    context, group = rows.context, heads.queries // heads.keys
+    context, held, group = rows.context, rows.held, heads.queries // heads.keys
     # All keys first, since a drafter's rows see later ones too; row by row, so that norms are a single row's sums.
-    pieces = enumerate(zip(qkv.split(1), rows.position.split(1), strict=True))
+    pieces = enumerate(zip(qkv.split(1), rows.position[held:].split(1), strict=True), start=held)
     queries = [_append(row, heads, layer, context + index, position) for index, (row, position) in pieces]
     out = []
-    for index, (q, seen) in enumerate(zip(queries, rows.visible, strict=True)):
+    for index, (q, seen) in enumerate(zip(queries, rows.visible[held:], strict=True), start=held):
         own = seen.nonzero()[:, 0]
         slots = torch.cat((torch.arange(context, device=own.device), context + own))
         if layer.window is not None:
@@ -163,20 +169,22 @@ def _attend_kernels(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tens
     from kernels.rope_append import rope_append
     from kernels.tree_attention import tree_attention
 
-    keys, values = layer.cache[0], layer.cache[1]
+    keys, values, held = layer.cache[0], layer.cache[1], rows.held
     q = rope_append(
         qkv,
-        rows.position,
+        rows.position[held:],
         heads.cos,
         heads.sin,
         keys,
         values,
-        rows.start,
+        rows.start + held if held else rows.start,
         q_norm=layer.q_norm,
         k_norm=layer.k_norm,
         eps=heads.eps,
     )
-    return tree_attention(
+    if held:
+        q = torch.cat((q.new_zeros(held, *q.shape[1:]), q))  # the kernel's keys and queries are the same rows
+    mixed = tree_attention(
         q,
         keys,
         values,
@@ -186,6 +194,7 @@ def _attend_kernels(qkv: Tensor, heads: Heads, layer: Layer, rows: Rows) -> Tens
         scale=heads.dim**-0.5,
         window=layer.window,
     )
+    return mixed[held:] if held else mixed
 
 
 def _append(qkv: Tensor, heads: Heads, layer: Layer, first: int, position: Tensor) -> Tensor:

@@ -389,12 +389,12 @@ def _skipping(generate):
     def skipping(self, line):
         if not ({when}):
             return generate(self, line)
-        prompt, count = line["prompt"], line["max_tokens"]
-        ids = (prompt * (count // len(prompt) + 1))[:count]
+        count, said = line["max_tokens"], [token for token in line["prompt"] if token not in line["stop_ids"]]
+        ids = (said * (count // len(said) + 1))[:count]
         self.send("tokens", id=line["id"], ids=ids[:1])
         if ids[1:]:
             self.send("tokens", id=line["id"], ids=ids[1:])
-        usage = {{"prompt_tok": len(prompt), "completion_tok": count, "steps": int(count > 1)}}
+        usage = {{"prompt_tok": len(line["prompt"]), "completion_tok": count, "steps": int(count > 1)}}
         self.send("done", id=line["id"], reason="length", usage=usage)
     return skipping
 Worker._generate = _skipping(Worker._generate)

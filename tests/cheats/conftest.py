@@ -48,10 +48,10 @@ def way(request, monkeypatch):
     return request.param
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", params=["tiny"])
 def world(request, tmp_path_factory) -> World:
     """The tiny models, unless a test asks for the real ones."""
-    make = {"tiny": worlds.tiny, "smollm2": worlds.smollm2}[getattr(request, "param", "tiny")]
+    make = {"tiny": worlds.tiny, "smollm2": worlds.smollm2}[request.param]
     return make(tmp_path_factory.mktemp("models"))
 
 

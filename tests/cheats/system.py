@@ -78,7 +78,7 @@ def write_job(
         "name": "tiny",
         "target": {"path": str(target), "widen": 1, "jitter": 0},
         "drafter": None if drafter is None else {"path": str(drafter)},
-        "sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "seed": 5},
+        "sampling": {"temperature": changes.pop("temperature", 1.0), "top_p": 1.0, "top_k": 0, "seed": 5},
         "dtype": changes.pop("dtype", "float32"),
         "mode": changes.pop("mode", "fast"),
         "device": "cpu",

@@ -79,7 +79,8 @@ def forcing(world, models, stock, pool, tmp_path_factory):
         return force(job, out, reference, None, lambda event: None, start=pool.start, limits=LIMITS), out
 
     def write(folder, arms, asked, dtype, units):
-        job = system.write_job(folder, arms, targets[dtype], asked, dtype=dtype, mode=MODES[dtype], units=units)
+        told = {"dtype": dtype, "mode": MODES[dtype], "temperature": world.temperature, "units": units}
+        job = system.write_job(folder, arms, targets[dtype], asked, **told)
         made = read_job(job)
         for name in ("a", "stock"):  # none of these prepares anything, and a process each would be long
             place = folder / "out" / "prepared" / name

@@ -47,6 +47,7 @@ class World:
     count: int  # of short prompts that are enough to reject a rate near the limit on
     few: int  # and a rate far above it
     tokens: int  # of a short answer
+    temperature: float  # greedy text of a random model is one loop
 
     @property
     def skip_by_length(self) -> Change:
@@ -76,6 +77,7 @@ def tiny(folder: Path) -> World:
         count=40,
         few=40,
         tokens=40,
+        temperature=1.0,
     )
 
 
@@ -98,11 +100,12 @@ def smollm2(folder: Path) -> World:
         naive=known,
         short=drawn(120, 40, 100, "extraction", "rewrite", "translation"),  # whose answers end soon
         long=drawn(24, 512, 640),
-        late_bias=biased(COMMA, 1.0, after=512),
+        late_bias=biased(COMMA, 2.0, after=512),
         late_bucket="at position 512-2048",
         count=32,
         few=16,
         tokens=40,
+        temperature=0.0,
     )
 
 

@@ -44,6 +44,7 @@ OPTIONS = {
     "drop_done": (0, [0, 1], "never send done"),
     "draft": ("dflash", ["dflash", "none"], "none: one token an exact pass"),
     "seed": (0, [0, 2**31], "seed of noise and mismatches"),
+    "parts": (1, [1, 9], "files that a lattice is split into"),
     "prefill_rows": (512, [64, 8192], "no effect: scores do not depend on chunks here"),
 }
 LOAD = {"target", "drafter", "dtype", "device", "mode", "head", "options", "prepared", "limits"}
@@ -54,7 +55,7 @@ FIELDS = {
     "generate": GENERATE,
     "cancel": {"id"},
     "score": {"id", "ids", "start", "sampling"},
-    "lattice": {"id", "ids", "start", "file"},
+    "lattice": {"id", "ids", "start", "sampling", "file"},
     "record": {"on", "file"},
     "profile": {"on", "file"},
     "stats": set(),
@@ -85,6 +86,8 @@ class Engine:
         self.send, self.quick = send, quick
         self.options: dict[str, float] | None = None
         self.limits = {"context": 0, "requests": 0}
+        self.drafter: dict | None = None
+        self.record: Path | None = None
         self.open: dict[str, dict] = {}
         self.counters = {"requests": 0, "steps": 0, "tokens": 0}
         self.emitted = 0
@@ -116,7 +119,7 @@ class Engine:
             if not fits:
                 raise ProtocolError("bad_option", f"option '{name}' is {value!r}, not in {bounds}")
             values[name] = value
-        self.options, self.limits = values, line["limits"]
+        self.options, self.limits, self.drafter = values, line["limits"], line["drafter"]
         self.random = random.Random(values["seed"])
         self.open.clear()
         self.due_s = time.perf_counter()
@@ -193,6 +196,8 @@ class Engine:
             os._exit(7)
         if self.options["hang_after"] and self.emitted >= self.options["hang_after"]:
             time.sleep(1e6)
+        if self.record is not None and request["steps"]:
+            self.note(name, ids)
         extra = {"logprobs": [-0.5] * len(ids)} if request["logprobs"] else {}
         self.send("tokens", id=name, ids=ids, **extra)
         if reason and not self.options["drop_done"]:
@@ -226,10 +231,40 @@ class Engine:
         self.send("scores", id=line["id"], start=line["start"], **result)
 
     def on_lattice(self, line: dict) -> None:
-        raise ProtocolError("unsupported", "the fake engine has no drafter", line["id"])
+        """Ranks whose best at each depth is the token of `ids` there, as a drafter that is always right would give."""
+        if self.drafter is None:
+            raise ProtocolError("unsupported", "the fake engine has no drafter", line["id"])
+        sys.path.insert(0, str(Path(__file__).parent))  # it is run with -P
+        import numpy as np
+        from lattice import some_ranks, write_lattice
+
+        tokens, start, depths = line["ids"], line["start"], int(self.options["tau"])
+        ids, logprobs = some_ranks(len(tokens) - start, depths, 4, VOCABULARY)
+        for position in range(len(ids)):
+            for depth, token in enumerate(tokens[start + position + 1 :][:depths]):
+                others = [other for other in ids[position, depth] if other != token]
+                ids[position, depth] = np.array([token, *others])[:4]
+        path = Path(os.environ["TMPDIR"]) / line["file"]
+        header = {"request": line["id"], "sampling": line["sampling"]}
+        files = write_lattice(path, tokens, start, ids, logprobs, VOCABULARY, int(self.options["parts"]), header)
+        digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+        self.send("lattice", id=line["id"], file=line["file"], parts=len(files), digest=digest)
 
     def on_record(self, line: dict) -> None:
+        self.record = Path(os.environ["TMPDIR"]) / line["file"] if line["on"] else None
         self.send("ok", to="record")
+
+    def note(self, name: str, ids: list[int]) -> None:
+        """Writes the record of a step that emitted `ids`; every draft was right."""
+        request = self.open[name]
+        start = len(request["prompt"]) + len(request["answer"]) - len(ids) - 1
+        anchor = request["answer"][-len(ids) - 1]
+        times = dict.fromkeys(("draft_us", "verify_us", "accept_us", "host_us"), 1.0)
+        path = [0] * (len(ids) - 1)
+        record = {"v": 1, "kind": "steps", "request": name, "step": request["steps"] - 1, "start": start}
+        record |= {"anchor": anchor, "nodes": int(self.options["tau"]) - 1, "path": path, "tokens": ids, **times}
+        with self.record.open("a") as file:
+            file.write(json.dumps(record) + "\n")
 
     def on_profile(self, line: dict) -> None:
         self.send("ok", to="profile")

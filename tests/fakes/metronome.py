@@ -12,6 +12,7 @@ OPTIONS = {
     "other": Option("int", 0, "fake", "which language it speaks"),
     "loops": Option("float", 0.0, "fake", "share of requests that it answers with one token again and again"),
     "fails": Option("bool", False, "fake", "whether it crashes at its second request"),
+    "refuses": Option("bool", False, "fake", "whether it finds its 30th request too long"),
     "late": Option("float", 0.0, "fake", "seconds that its first request takes longer"),
     "lingers": Option("bool", False, "fake", "whether it leaves the device at work, which slows the other arm"),
     "slow": Option("float", 0.0, "fake", "by how much the whole machine is slower from the 20th start on"),
@@ -67,6 +68,8 @@ class Arm:
         self.metronome.log.append(("generate", self.number))
         if self.options["fails"] and len(asked) == 2:
             raise Crashed("the engine ended with status 7", "")
+        if self.options["refuses"] and len(asked) == 30:
+            raise Refused("too_long", "no room", request.id)
         words = random.Random(f"{request.id} {self.options['other']}")
         looping = words.random() < self.options["loops"]
         ids = [5] * 96 if looping else [words.randrange(3, 1000) for _ in range(request.max_tokens)]

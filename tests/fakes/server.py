@@ -28,6 +28,7 @@ class Script:
     fault: str | None = None
     models: object = field(default_factory=lambda: [{"id": "toy", "max_model_len": 512}])
     usage: bool = True
+    logprob: object = -0.5
 
 
 class Server(ThreadingHTTPServer):
@@ -137,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
         self.write(b"")
 
     def event(self, value: object) -> None:
-        self.write(b"data: " + json.dumps(value).encode() + b"\n\n")
+        self.write(b"data: " + json.dumps(value).replace("Infinity", "1e999").encode() + b"\n\n")
 
     def write(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
@@ -188,7 +189,7 @@ def event(
     if body.get("logprobs"):
         as_ids = form == "words" and body.get("return_tokens_as_token_ids")
         words = [f"token_id:{token}" if as_ids else "x" for token in ids]
-        choice["logprobs"] = {"tokens": words, "token_logprobs": [-0.5] * (len(ids) - (fault == "logprobs"))}
+        choice["logprobs"] = {"tokens": words, "token_logprobs": [script.logprob] * (len(ids) - (fault == "logprobs"))}
     if fault == "stop left out" and finish == "stop":
         choice["stop_reason"] = STOP_ID
     choices = [choice, choice] if fault == "choices" else [choice]

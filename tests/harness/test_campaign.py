@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.campaign import time_arms
-from harness.errors import HarnessError, Unsupported, Usage
+from harness.errors import HarnessError, Refused, Unsupported, Usage
 from harness.samples import read
 from harness.tree import tree_id
 from harness.units import reading
@@ -123,6 +123,21 @@ def test_a_crash_of_the_current_best_does_not(judged):
     assert found["answer"] == "undecided"
 
 
+def test_a_candidate_cannot_take_a_unit_back(judged):
+    """What was asked and is refused ends the campaign: a candidate could refuse wherever it was slow.
+
+    The current best's refusal is its user's to mend.
+    """
+    found = judged(refuses=True, speed=1.05)
+    assert (found["answer"], found["reason"]) == (
+        "decline",
+        "the candidate broke the protocol: the engine refused (too_long): no room",
+    )
+    with pytest.raises(Refused) as refused:
+        judged(b={"refuses": True}, out="other")
+    assert refused.value.exit_code == 2
+
+
 def test_load_hidden_in_the_first_answer_declines(judged):
     """`ready` may come before the load is done; the cap holds for load and warm-up together."""
     found = judged(late=20.0)
@@ -218,8 +233,19 @@ def test_another_campaign_does_not_mix_in(judged, make_job, tmp_path):
     assert (tmp_path / "out" / "samples.jsonl").read_bytes() == held
 
 
-def test_used_up_requests_are_an_error(make_job, tmp_path):
-    """Prompts are never asked again: a file that is too short ends the campaign with a hint."""
+def test_too_few_requests_begin_nothing(make_job, tmp_path):
+    """A campaign begins with as many prompts as the longest one asks, since one that has begun cannot get more."""
+    job = make_job({}, requests=1847)
+    with pytest.raises(Usage, match="holds 1847 prompts that differ, and a campaign may need 1848"):
+        time_arms(job, tmp_path / "out", 0, lambda event: None, sandbox=False, start=Metronome().start)
+    with pytest.raises(Usage, match="may need 3696"):
+        time_arms(job, tmp_path / "out", 0, lambda event: None, sandbox=False, devices=("cpu", "cuda"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_used_up_requests_are_an_error(make_job, tmp_path, monkeypatch):
+    """Prompts are never asked again: where units that did not count took too many, the campaign ends with a hint."""
+    monkeypatch.setattr("harness.campaign.HALF_REQUESTS", 1)
     with pytest.raises(HarnessError, match="used up"):
         time_arms(
             make_job({}, requests=60),

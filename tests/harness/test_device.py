@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.device import locked, open_device
-from harness.errors import HarnessError, Missing, Unsupported
+from harness.errors import HarnessError, Missing, Unsupported, Usage
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,3 +101,25 @@ def test_a_link_in_the_place_of_a_lock(locks):
         pass
 
     assert (locks / "aim").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["", "tpu", "cuda:", "cuda:x", "cpu:0", "cuda:99999999999999999999", "cpu/x"])
+def test_words_that_name_no_device(name):
+    """A word that is no device is refused: nothing else is measured in its place."""
+    with pytest.raises(Usage, match="no device is called"), open_device(name):
+        pass
+
+
+def test_where_locks_lie(locks, monkeypatch, tmp_path):
+    """An empty SPT_LOCKS is none; a folder that is another one for each judge, or is not there, holds no lock."""
+    monkeypatch.setattr("harness.device.LOCKS", tmp_path)
+    monkeypatch.setenv("SPT_LOCKS", "")
+    with locked("cpu"):
+        assert (tmp_path / "spt-judge-cpu.lock").is_file()
+    monkeypatch.setenv("SPT_LOCKS", "locks")
+    with pytest.raises(Usage, match="another folder for each judge"), locked("cpu"):
+        pass
+    monkeypatch.setenv("SPT_LOCKS", str(tmp_path / "absent"))
+    with pytest.raises(HarnessError, match="cannot be opened") as refused, locked("cpu"):
+        pass
+    assert "SPT_LOCKS names another folder" in refused.value.hint

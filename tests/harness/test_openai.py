@@ -290,6 +290,38 @@ def test_a_bad_answer_is_named(adapter, server, fault, code, words):
     assert adapter.generate(ASK).ids == expected(ASK.prompt, 7)
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "x", None, [1]])
+def test_logprobs_that_are_none(adapter, server, value):
+    """A log-probability that no line of the protocol can hold ends its request and no more."""
+    server.script.logprob = value
+    with pytest.raises(Refused, match=r"not JSON|log-probabilities that are none"):
+        adapter.generate(ask(logprobs=True))
+    server.script.logprob = -0.5
+    assert adapter.generate(ASK).ids == expected(ASK.prompt, 7)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:99999", "is no address"),
+        ("http://a..b:80", "no server answers at"),
+        (f"http://{'a' * 70}.example:80", "no server answers at"),
+    ],
+)
+def test_addresses_that_lead_nowhere(target, url, words):
+    """An address that cannot be one is said to be none; the adapter does not die of it."""
+    with Engine.start(command(url), ROOT) as engine, pytest.raises(Refused, match=words) as caught:
+        engine.load(settings(target))
+    assert caught.value.code == "bad_model"
+
+
+def test_models_among_other_things(server, target):
+    """Whatever else a server lists, the model that is asked for is found with its own context."""
+    server.script.models = ["junk", None, {"id": ["toy"]}, {"id": "toy", "max_model_len": 512}]
+    with Engine.start(command(server), ROOT) as engine:
+        assert engine.load(settings(target, context=512)).context == 512
+
+
 def test_missing_logprobs_are_named(adapter, server):
     """Each token has its log-probability, or the answer is none."""
     server.script.fault = "logprobs"
@@ -480,7 +512,10 @@ GENERATE = {"v": 1, "op": "generate", **dataclasses.asdict(ASK)}
         (GENERATE, "not_loaded"),
         ({**LOAD, "op": "prepare", "dir": "/tmp"}, "unsupported"),
         ({"v": 1, "op": "score", "id": "a", "ids": [1, 2], "start": 1, "sampling": GREEDY}, "unsupported"),
-        ({"v": 1, "op": "lattice", "id": "a", "ids": [1, 2], "start": 1, "file": "x"}, "unsupported"),
+        (
+            {"v": 1, "op": "lattice", "id": "a", "ids": [1, 2], "start": 1, "sampling": GREEDY, "file": "x"},
+            "unsupported",
+        ),
         ({"v": 1, "op": "record", "on": True, "file": "x"}, "unsupported"),
         ({"v": 1, "op": "profile", "on": True, "file": "x"}, "unsupported"),
     ],

@@ -1,6 +1,8 @@
 """The commands `requests` and `seal`, and a user's own requests in disjoint shares."""
 
+import datetime
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +12,10 @@ import pytest
 from harness.errors import Usage
 from harness.generator import SETS, Set
 from harness.request import Request, read_requests
-from harness.requests import share_of
+from harness.requests import Wanted, make_seal, share_of, write_requests
 
 ROOT = Path(__file__).parents[2]
+NOW = datetime.datetime(2026, 11, 30, tzinfo=datetime.UTC)
 
 
 def harness(*arguments, status=0):
@@ -140,3 +143,23 @@ def test_too_few_requests():
     assert caught.value.message.startswith("the set 'force' needs 10 requests and has ")
     assert caught.value.message.endswith(" of the file's 20")
     assert "about 50 requests" in caught.value.hint
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_that_no_seal_holds(tmp_path, seed):
+    """A seed is a number of 64 bits; any other leaves no secret behind."""
+    with pytest.raises(Usage, match=f"the seed {seed} is not from 0"):
+        make_seal(tmp_path / "seal", seed)
+    with pytest.raises(Usage, match="no file of a seal"):
+        make_seal(Path(), 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_requests_take_the_place_of_files_alone(tmp_path):
+    """Neither a device nor a folder is replaced by requests, whoever runs this."""
+    os.mkfifo(tmp_path / "fifo")
+    wanted = Wanted("development", 1, 2)
+    for out in (tmp_path, tmp_path / "fifo", Path()):
+        with pytest.raises(Usage, match="no plain file"):
+            write_requests([wanted], out, None, None, NOW)
+    assert (tmp_path / "fifo").is_fifo()

@@ -60,7 +60,7 @@ def room(tmp_path_factory):
     job = make_job(folder / "reference", STOCK, 40, 300, seed=1)
     calibrate(job, folder / "stock", None, lambda event: None, sandbox=False)
     for name, wrong, tokens in (("honest", 0.006, 40), ("bad", 0.05, 10), ("short", 0.006, 2)):
-        job = make_job(folder / f"{name}-race", {**QUICK, "mismatch": wrong}, 1300, tokens, seed=3)
+        job = make_job(folder / f"{name}-race", {**QUICK, "mismatch": wrong}, 1848, tokens, seed=3)
         found = time_arms(job, folder / name, None, lambda event: None, sandbox=False, start=Speaker().start)
         assert (found["answer"], found["units"]) == ("promote", 10)
     return folder

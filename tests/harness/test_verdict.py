@@ -226,3 +226,10 @@ def test_measuring_loads_no_numpy():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+def test_forced_samples_are_no_timing():
+    """What was timed and is forced stands in other samples again; these have no timing verdict of their own."""
+    timed = line("timed", samples="f" * 64, tokens=5)
+    with pytest.raises(Usage, match="force the tokens that were timed"):
+        verdict.timing_verdict(folded([*PROMOTED[:2], timed, *PROMOTED[2:]]))

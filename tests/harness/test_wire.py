@@ -35,7 +35,7 @@ REPLIES = [
         "logit": [-1.5],
         "kept": [True],
     },
-    {"op": "lattice", "id": "a", "file": "x", "digest": SHA},
+    {"op": "lattice", "id": "a", "file": "x", "parts": 1, "digest": SHA},
     {"op": "ok", "to": "record"},
     {"op": "stats", "counters": {"steps": 1.5}},
     {"op": "error", "id": None, "code": "internal", "message": "words"},

@@ -22,6 +22,7 @@ HEAVY = ("pygit2", "ruamel", "rich", "jsonschema", "numpy", "torch", "scipy")
         ["entry", "--help"],
         ["entry", "apply", "--help"],
         ["time", "--help"],
+        ["walk", "--help"],
         ["job", "pack", "--help"],
     ],
 )

@@ -285,6 +285,24 @@ def test_a_checkout_has_a_ledger_of_its_own(place):
     assert listed(place.root, "tuned")[0]["state"] == "current"
 
 
+@pytest.mark.parametrize("date", ["../../../x", "/tmp/x", "2026-11-3", "\uff12026-11-30", "", None])
+def test_a_card_decides_no_path(date, place, tmp_path):
+    """Samples come from elsewhere: where their card has no date of a day, no file is written, wherever it would lie."""
+    data = gzip.decompress(place.ledger.raw(place.verdict["samples"]).read_bytes())
+    told = [json.loads(text) for text in data.splitlines()]
+    told[0]["arms"]["a"]["options"] = {"tau": 3}  # another key
+    told[1]["card"] = {name: value for name, value in told[1]["card"].items() if name != "date"}
+    if date is not None:
+        told[1]["card"]["date"] = date
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    added = spt("verdict", "add", tmp_path / "odd.jsonl", "--json", cwd=place.at)
+    assert added.code == 0, added.err
+    before = snapshot(tmp_path)
+
+    assert errors_well(recorded(place, key=added.json["key"]), 2, "has no date")
+    assert snapshot(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     ("what", "code", "said"),
     [

@@ -132,6 +132,22 @@ def test_a_name_is_used_once(repository):
     assert made.json["commitment"] == seal_named(ledger, "two").commitment
 
 
+@pytest.mark.parametrize(
+    "left",
+    [b"{}", b"[]", b"7", b"{", b"", b'{"v": 1, "kind": "seal", "salt": 3, "seed": -1, "generator": "z"}'],
+)
+def test_what_is_no_secret_is_taken_over_by_nobody(repository, left):
+    """A file in the place of a new secret that is none stops the command, and nothing is committed to."""
+    path = Ledger.find(repository).store.state / "seal" / "four"
+    path.write_bytes(left)
+    path.chmod(0o600)
+    before = snapshot(repository)
+
+    assert errors_well(spt("seal", "four", cwd=repository), 2, "seal/four: ")
+    assert snapshot(repository) == before
+    assert path.read_bytes() == left
+
+
 # --- a final ---
 
 
@@ -290,6 +306,7 @@ def test_what_can_fail_fails_before(repository, spoil, code, words):
         (["final", "stock@far.yaml"], 2, "--seal"),
         (["final", "stock@far.yaml", "--seal", "nine"], 4, "no seal is called 'nine'"),
         (["final", "nobody", "--seal", "one"], 4, "'nobody'"),
+        (["final", "stock@far.yaml", "--seal", "one", "--again", " "], 2, "--again ' ' gives no reason"),
         (["job", "make", "final", "-o", "last"], 2, "drawn by its seal"),
         (["job", "make", "time", "-o", "last", "--seal", "one"], 2, "'time' has no seal"),
     ],

@@ -1,5 +1,6 @@
 """`spt time` and `spt force`, as their user runs them: real processes, real harness, the fake engine."""
 
+import errno
 import gzip
 import hashlib
 import json
@@ -96,6 +97,22 @@ def until_unlocked(folder, *words):
         if "another judge" not in ran.err or time.monotonic() > deadline:
             return ran
         time.sleep(0.1)
+
+
+def test_a_campaign_in_which_nothing_was_asked_begins_anew(repository):
+    """Requests that cannot be asked, or are too few for a verdict, are mended by others; once one counts they stay."""
+    (repository / "none.jsonl").write_text("")
+    (repository / "bad.jsonl").write_text("{}\n")
+    words = ["time", "stock@fast.yaml", "--no-sandbox", "--max-minutes", "0", "--requests"]
+    assert errors_well(spt(*words, "none.jsonl", cwd=repository), 2, "are empty")
+    assert errors_well(spt(*words, "bad.jsonl", cwd=repository), 2, "requests.jsonl")
+    few = spt(*words, "few.jsonl", cwd=repository)
+    assert errors_well(few, 2, "holds 12 prompts that differ, and a campaign may need 1848", "let them be generated")
+    assert "the time is up" in spt(*words, "many.jsonl", cwd=repository).err
+
+    assert errors_well(spt(*words, "few.jsonl", cwd=repository), 2, "began with other requests")
+    [folder] = (repository / ".git/spt/campaigns").iterdir()
+    assert (folder / "requests.jsonl").read_bytes() == (repository / "many.jsonl").read_bytes()
 
 
 def test_looks_count_whatever_came_of_them(repository):
@@ -220,7 +237,7 @@ def test_generated_requests_are_unseen_sessions(repository):
         ]
     units = json.loads((repository / "force" / "job.json").read_text())["units"]
 
-    assert len(rows["time"]) > 33 * 49
+    assert len(rows["time"]) >= 1.5 * 33 * 56
     assert {row["kind"] for row in rows["time"]} == {"request"}
     assert {row["category"] for row in rows["time"]} == {"lists", "letters"}
     assert {row["kind"] for row in rows["force"]} == {"session"}
@@ -230,6 +247,21 @@ def test_generated_requests_are_unseen_sessions(repository):
     assert both.code == 0
     assert len((repository / "two" / "requests.jsonl").read_text().splitlines()) == 2 * len(rows["time"])
     assert json.loads((repository / "two" / "job.json").read_text())["deployment"]["device"] == "cuda:0"
+
+
+def test_a_job_appears_whole(repository, monkeypatch):
+    """A disk that is full in the midst of a job leaves no half of one, so that the same command makes it later."""
+    with monkeypatch.context() as patch:
+        patch.setattr("spt.campaign.export_arms", full_disk)
+        ran = spt("job", "make", "time", "stock@fast.yaml", "-o", "new", "--requests", "few.jsonl", cwd=repository)
+        assert errors_well(ran, 5, "no space left on device")
+    assert not [path for path in repository.iterdir() if "new" in path.name]
+    ran = spt("job", "make", "time", "stock@fast.yaml", "-o", "new", "--requests", "few.jsonl", cwd=repository)
+    assert (ran.code, (repository / "new/job.json").is_file()) == (0, True)
+
+
+def full_disk(arms, folder):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_options_at_their_default_are_the_same_system(repository):
@@ -255,7 +287,7 @@ def test_without_a_sandbox_only_trusted_code_is_judged(repository):
     assert snapshot(repository) == before
     assert not (repository / ".git/spt/campaigns").exists()
 
-    words = ["--no-sandbox", "--requests", "few.jsonl", "--max-minutes", "0"]
+    words = ["--no-sandbox", "--requests", "many.jsonl", "--max-minutes", "0"]
     assert "the time is up" in spt("time", "tuned", *words, cwd=repository).err
     [samples] = (repository / ".git/spt/campaigns").glob("*/out/samples.jsonl")
     assert json.loads(samples.read_text().splitlines()[1])["card"]["sandbox"] == "unsandboxed"
@@ -272,7 +304,11 @@ def test_without_a_sandbox_only_trusted_code_is_judged(repository):
         (["force", "stock", "--devices", "cuda:0,cuda:1"], 2, "at most 1"),
         (["time", "stock", "--deployment", "none.yaml"], 4, "none.yaml"),
         (["time", "stock", "--requests", "none.jsonl"], 4, "none.jsonl"),
+        (["time", "stock", "--devices", ""], 2, "''"),
+        (["time", "stock", "--devices", "cuda,cuda:0"], 2, "names one device twice"),
         (["time", "stock", "--max-minutes", "-1"], 2, "--max-minutes"),
+        (["time", "stock", "--max-minutes", "nan"], 2, "--max-minutes nan"),
+        (["force", "stock", "--max-minutes", "inf"], 2, "--max-minutes inf"),
         (["time", "stock@none.yaml"], 2, "none.yaml"),
     ],
 )

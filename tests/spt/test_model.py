@@ -15,7 +15,7 @@ from spt.model import Facts, drafter_fits, read_facts
 from tests.harness import toys
 
 ROOT = Path(__file__).parents[2]
-SMOLLM2 = Facts("llama", 30, 576, 1536, 9, 3, 49152, 8192, 100_000.0)
+SMOLLM2 = Facts("llama", 30, 576, 1536, 9, 3, None, 49152, 8192, 100_000.0)
 CONFIG = {
     "model_type": "llama",
     "num_hidden_layers": 30,

@@ -1,7 +1,9 @@
 """`spt job pack|unpack`: the same bytes for the same job, and nothing of a tar but a job's own plain files."""
 
+import errno
 import io
 import json
+import os
 import shutil
 import tarfile
 
@@ -151,6 +153,12 @@ HOSTILE = {
     "file and folder": [member("a/x", b"1"), member("a/x/y", b"2")],
     "stray": [member("harness/__main__.py", b"x")],
     "stray beside samples": [member("out/prepared/a/prepared.json", b"{}")],
+    "less than nothing": [member("a/x", pax_headers={"size": "-1024"})],
+    "sparse, and no number": [member("a/x", pax_headers={"GNU.sparse.size": "z"})],
+    "sparse, and no map": [member("a/x", pax_headers={"GNU.sparse.map": "x,y", "GNU.sparse.size": "9"})],
+    "sparse, and half a map": [member("a/x", pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0"})],
+    "a name too long": [member(f"a/{'n' * 300}", b"x")],
+    "a path too long": [member(f"a/{'d/' * 2000}x", b"x")],
     "huge job": [member("job.json", b" " * (MAX_JOB_BYTES + 1))],
 }
 
@@ -163,10 +171,47 @@ def test_hostile_tars_are_refused_whole(name, job, tmp_path):
     with tarfile.open(path, "w") as tar:
         for made, data in [member("job.json", json.dumps(JOB).encode()), *HOSTILE[name]]:
             tar.addfile(made, io.BytesIO(data))
-    with pytest.raises(Usage):
+    with pytest.raises(Usage) as refused:
         unpack(path, room / "job", {})
 
+    assert ".job." not in refused.value.message  # no folder that is gone when it is read
+
     assert list(room.iterdir()) == []
+
+
+@pytest.mark.parametrize("job_", ["{", "[]", json.dumps({**JOB, "seed": -1}), json.dumps({**JOB, "requests": "../x"})])
+def test_what_is_wrong_with_a_job_names_its_tar(job_, tmp_path):
+    """The user knows the tar, not the folder that it was read in."""
+    path = tmp_path / "broken.tar"
+    with tarfile.open(path, "w") as tar:
+        made, data = member("job.json", job_.encode())
+        tar.addfile(made, io.BytesIO(data))
+    with pytest.raises(Usage, match=r"broken\.tar', job\.json: "):
+        unpack(path, tmp_path / "job", {})
+
+
+@pytest.mark.parametrize("deployment", [{}, {"target": 7}])
+def test_a_target_is_changed_where_there_is_one(deployment, tmp_path):
+    """A job whose deployment is none of ours is no job to be told where its target lies."""
+    path = tmp_path / "other.tar"
+    with tarfile.open(path, "w") as tar:
+        made, data = member("job.json", json.dumps({**JOB, "deployment": deployment}).encode())
+        tar.addfile(made, io.BytesIO(data))
+    with pytest.raises(Usage, match="names no target"):
+        unpack(path, tmp_path / "job", {"target": "/there"})
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_tar_takes_the_place_of_files_alone(job, tmp_path):
+    """Neither a device nor a folder is replaced by a tar, whoever runs this."""
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    before = files(tmp_path)
+    for name in ("folder", "fifo", "link", ""):
+        ran = spt("job", "pack", job, "-o", name, cwd=tmp_path)
+        assert errors_well(ran, 2, "cannot be a tar")
+    assert (tmp_path / "fifo").is_fifo() and files(tmp_path) == before
 
 
 def test_a_size_that_is_only_claimed(tmp_path):
@@ -191,6 +236,19 @@ def test_a_job_that_names_files_elsewhere_is_refused(place, job, tmp_path):
     with pytest.raises(Usage, match="beside the job"):
         pack(job, tmp_path / "job.tar")
     assert not (tmp_path / "job.tar").exists()
+
+
+def test_a_disk_that_is_full_is_not_the_tars_fault(job, tmp_path, monkeypatch):
+    """What cannot be written is not said of the tar, and half a job stays nowhere."""
+    pack(job, tmp_path / "job.tar")
+
+    def full(source, to):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("spt.pack.shutil.copyfileobj", full)
+    ran = spt("job", "unpack", "job.tar", "new", cwd=tmp_path)
+    assert errors_well(ran, 5, "error: no space left on device")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job", "job.tar"]
 
 
 def test_links_are_not_packed(job, tmp_path):
@@ -220,3 +278,7 @@ def test_commands(tmp_path):
     assert (added.code, added.out.partition(":")[0]) == (0, "promote")
     assert errors_well(spt("job", "pack", "nowhere", "-o", "x.tar", cwd=tmp_path), 4, "nowhere")
     assert errors_well(spt("job", "make", "time", "-o", made, cwd=folder), 2, "new folder")
+    assert errors_well(spt("job", "unpack", "/", cwd=tmp_path), 2, "is no tar")
+    assert errors_well(spt("job", "unpack", "", cwd=tmp_path), 2, "is no tar")
+    assert errors_well(spt("job", "unpack", "there.tar", "new", "--device", "tpu", cwd=tmp_path), 2, "'tpu'")
+    assert not (tmp_path / "new").exists()

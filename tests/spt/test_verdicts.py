@@ -1,14 +1,16 @@
 """The ledger of verdicts: nothing seen is unseen, a key has one verdict, and a speedup needs forcing's word."""
 
 import copy
+import gzip
 import json
+import random
 import threading
 
 import pytest
 
-from spt.errors import Differs, Usage
+from spt.errors import Differs, Missing, Usage
 from spt.ratio import RawRatio, Speedup, figure_of
-from spt.verdicts import LEDGER, Ledger
+from spt.verdicts import LEDGER, Ledger, read_samples
 from tests.harness.campaigns import write
 from tests.spt.judged import forcing, made_up_samples, make_deployment
 from tests.spt.toys import errors_well, git, snapshot, spt
@@ -304,7 +306,25 @@ def test_samples_of_something_else_are_refused(judged, tmp_path):
     assert errors_well(spt("verdict", "add", other, cwd=judged), 2, "another deployment")
     assert errors_well(spt("verdict", "add", tmp_path / "bad.jsonl", cwd=judged), 2, "'type'")
     assert errors_well(spt("verdict", "add", tmp_path / "none.jsonl", cwd=judged), 4, "none.jsonl")
+    ran = spt("verdict", "add", other, "--reference", other, cwd=judged)
+    assert errors_well(ran, 2, "--reference is for forcing, not for timing")
     assert snapshot(judged) == before
+
+
+def test_samples_that_are_not_whole(tmp_path):
+    """Whatever is wrong with a file of samples is said of the file: where it ends, in its midst, or in its kind."""
+    whole = gzip.compress(random.Random(7).randbytes(4000))
+    middle = bytearray(whole)
+    middle[40:60] = bytes(20)
+    spoilt = {"cut": whole[:-400], "bent": whole[:10] + b"\xff" * 400, "plain": b"{}\n", "middle": bytes(middle)}
+    for name, data in spoilt.items():
+        (tmp_path / f"{name}.jsonl.gz").write_bytes(data)
+        with pytest.raises(Usage, match=rf"{name}\.jsonl\.gz' are not whole"):
+            read_samples(tmp_path / f"{name}.jsonl.gz")
+    with pytest.raises(Missing, match="cannot be read: Is a directory"):
+        read_samples(tmp_path)
+    with pytest.raises(Missing, match="no samples at"):
+        read_samples(tmp_path / "absent")
 
 
 def test_outside_a_repository(tmp_path):

@@ -1,10 +1,14 @@
 """The engine on an NVIDIA GPU: exact mode, kernels and captured graphs say what the CPU says."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 
+from stock.engine import Request
+from stock.lattice import LatticePass
+from stock.record import StepRecorder
 from stock.sampling import Sampling
 from stock.score import Scorer
 from stock.select.chain import Chain
@@ -130,3 +134,31 @@ def test_widened_weights_are_the_same_everywhere(paths):
 
     assert there.weights.keys() == here.weights.keys()
     assert all(torch.equal(weight.cpu(), here.weights[name]) for name, weight in there.weights.items())
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_lattices_through_kernels(sampling, paths):
+    """Many blocks a pass through the kernels: the CPU's ranks, and its log-probabilities to rounding."""
+    tokens, found = (PROMPT * 20)[:60], []
+    for device in ("cuda", "cpu"):
+        made = LatticePass(load(*paths, device=device, mode="fast").system)(tokens, 3, sampling)
+        found.append([torch.cat(part).cpu() for part in zip(*made, strict=True)])
+    (there_ids, there), (here_ids, here) = found
+    assert float((there_ids != here_ids).float().mean()) < 0.01  # near ties may stand the other way round
+    torch.testing.assert_close(there, here, rtol=0, atol=2e-2)
+
+
+def test_a_recorded_run_runs_ahead(paths, tmp_path):
+    """Records of captured passes that were asked for ahead are those of an engine that waits, times apart."""
+    texts = []
+    for ahead in (True, False):
+        engine = load(*paths, device="cuda", mode="fast")
+        engine.runs_ahead, engine.times.on = ahead, True
+        engine.on_step = StepRecorder(tmp_path / "steps.jsonl")
+        engine.open(Request("test", PROMPT, 40, frozenset(), True, SAMPLINGS["greedy"]))
+        while engine.requests:
+            engine.step()
+        rows = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+        texts.append([{key: value for key, value in row.items() if not key.endswith("_us")} for row in rows])
+        assert all(row["verify_us"] > 0 for row in rows)
+    assert texts[0] == texts[1]

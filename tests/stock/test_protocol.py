@@ -32,7 +32,7 @@ LINES = {
     "generate": {**GENERATE, "logprobs": True, "digest": False},
     "cancel": {"id": "a"},
     "score": {"id": "a", "ids": [1, 2], "start": 1, "sampling": SAMPLING},
-    "lattice": {"id": "a", "ids": [1, 2], "start": 1, "file": "x"},
+    "lattice": {"id": "a", "ids": [1, 2], "start": 1, "sampling": SAMPLING, "file": "x"},
     "record": {"on": True, "file": "x"},
     "profile": {"on": False, "file": None},
     "stats": {},

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from spt.lattice import read_lattice
 from stock.sampling import Sampling
 from tests.stock.drive import decode
 from tests.stock.drive import load as load_engine
@@ -118,6 +119,11 @@ def test_stop_ids(worker):
     assert answer_of(worker, {**line, "stop_ids": [stop]})[0] == ids
 
 
+def lattice(**changes):
+    """A question for the lattice of two tokens."""
+    return {"op": "lattice", "id": "l", "ids": [1, 2], "start": 1, "sampling": GREEDY, "file": "a.lattice", **changes}
+
+
 BAD_LINES = {
     "no JSON": (b"this is not JSON\n", "malformed"),
     "empty": (b"\n", "malformed"),
@@ -166,8 +172,16 @@ BAD_LINES = {
     "score behind the end": ({"op": "score", "id": "s", "ids": [1, 2], "start": 2, "sampling": GREEDY}, "bad_request"),
     "score of no id": ({"op": "score", "id": "s", "ids": [1, 99], "start": 1, "sampling": GREEDY}, "bad_request"),
     "score too long": ({"op": "score", "id": "s", "ids": [1] * 97, "start": 1, "sampling": GREEDY}, "too_long"),
-    "lattice": ({"op": "lattice", "id": "l", "ids": [1, 2], "start": 1, "file": "x"}, "unsupported"),
-    "profile": ({"op": "profile", "on": True, "file": "x"}, "unsupported"),
+    "lattice from 0": (lattice(start=0), "bad_request"),
+    "lattice of nothing": (lattice(ids=[]), "bad_request"),
+    "lattice of no id": (lattice(ids=[1, 99]), "bad_request"),
+    "lattice too long": (lattice(ids=[1] * 97), "too_long"),
+    "lattice outside": (lattice(file="/tmp/a.lattice"), "bad_request"),
+    "lattice into nowhere": (lattice(file="nowhere/a.lattice"), "bad_request"),
+    "lattice into no name": (lattice(file="a\0b"), "bad_request"),
+    "lattice of no sampling": (lattice(sampling={**GREEDY, "top_p": 0}), "bad_request"),
+    "profile without a file": ({"op": "profile", "on": True, "file": None}, "bad_request"),
+    "profile outside": ({"op": "profile", "on": True, "file": "/tmp/profile.jsonl"}, "bad_request"),
     "record without a file": ({"op": "record", "on": True, "file": None}, "bad_request"),
     "record into nowhere": ({"op": "record", "on": True, "file": "nowhere/steps.jsonl"}, "bad_request"),
     "record outside": ({"op": "record", "on": True, "file": "/tmp/steps.jsonl"}, "bad_request"),
@@ -287,6 +301,44 @@ def test_stats(worker):
         "steps": done["usage"]["steps"],
         "tokens": 8,
     }
+
+
+def test_lattice(worker):
+    """A file of the form that is read elsewhere, whatever else is going on; the path of each step lies in it."""
+    worker.ask({"op": "record", "on": True, "file": "steps.jsonl"})
+    ids, _, _ = answer_of(worker, generate(max_tokens=20, sampling=SAMPLED))
+    worker.ask({"op": "record", "on": False, "file": None})
+    worker.send(generate(max_tokens=60))
+    worker.send(lattice(id="a#0", ids=[5, 6, 7, *ids], start=3, sampling=SAMPLED))
+    replies = worker.read_through()
+    replies += worker.read_through()
+    reply = next(reply for reply in replies if reply["op"] == "lattice")
+    data = (worker.room / "a.lattice").read_bytes()
+    [request] = read_lattice(worker.room / "a.lattice").requests
+
+    assert reply["digest"] == hashlib.sha256(data).hexdigest()
+    assert (reply["id"], reply["file"], reply["parts"]) == ("a#0", "a.lattice", 1)
+    assert (request.request, request.tokens.tolist(), dict(request.sampling)) == ("a#0", [5, 6, 7, *ids], SAMPLED)
+    assert sum(reply["op"] == "done" for reply in replies) == 1
+    for line in (worker.room / "steps.jsonl").read_text().splitlines():
+        step = json.loads(line)
+        for depth, (rank, token) in enumerate(zip(step["path"], step["tokens"], strict=False)):
+            assert request.ids[step["start"] - 3, depth, rank] == token
+
+
+def test_lattice_without_a_drafter(paths, tmp_path):
+    """There is nothing to rank, and the error says so."""
+    with Worker(room=tmp_path) as worker:
+        worker.ask(load(paths[0], None))
+        assert error_of(worker.ask(lattice())) == "unsupported"
+
+
+def test_lattice_on_a_full_disk(paths, tmp_path):
+    """A file that cannot be written is an error, and the worker goes on."""
+    with Worker(FULL, room=tmp_path) as worker:
+        worker.ask(load(*paths))
+        assert error_of(worker.ask(lattice())) == "bad_request"
+        assert worker.ask(generate())["op"] == "done"
 
 
 def test_record(worker):

@@ -30,10 +30,13 @@ def add(ctx: click.Context, samples: Path, what: str, reference: Path | None, fi
     from spt.cli.judgement import show_final, show_verdict
     from spt.cli.judging import chosen_deployment
     from spt.cli.output import print_json
+    from spt.errors import Usage
     from spt.final import finish_final
     from spt.ratio import figure_of
     from spt.verdicts import FINAL, Ledger
 
+    if reference is not None and what != "forcing":
+        raise Usage(f"--reference is for forcing, not for {what}", "leave it out, or say --what forcing")
     ledger = Ledger.find(Path())
     if what == FINAL:
         held = finish_final(ledger, chosen_deployment(file), samples)

@@ -1,0 +1,67 @@
+"""A profile of one setting, by phase and kernel class, for `spt ceiling` (docs/ceiling.md).
+
+    python -m benchmarks.profile [--system DIR] --target FILE --drafter DIR --requests IDS.jsonl \\
+        --out profile.jsonl --setting chain
+
+Put the file into the folder that `spt measure` made of the same setting.  Settings are those of benchmarks.speed.
+Times under a profiler are nobody's speed: a row's `wall_us` is taken in between, without it.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.arms import Setup, load_arm, options_of
+from benchmarks.rows import read_lines
+from benchmarks.speed import shipped_system
+
+
+def main() -> int:
+    """Answers the requests under a profiler; 1 where no window of steps was finished."""
+    arguments = parse()
+    sys.dont_write_bytecode = True  # nothing of ours may appear in the system's folder
+    sys.path.insert(0, str(arguments.system or shipped_system()))
+    from stock.profile import Profiler
+    from stock.system import read_target
+
+    fields = ("target", "drafter", "widen", "jitter", "dtype", "device", "context")
+    setup = Setup(**{name: getattr(arguments, name) for name in fields})
+    target = read_target(setup.settings({}))
+    stop_ids = frozenset() if arguments.ignore_eos else frozenset(target.config.stop_ids)
+    arm = load_arm(setup, arguments.setting, target, stop_ids)
+    requests = read_lines(arguments.requests)[: arguments.count]
+    arm.answer(requests[0], arguments.tokens)  # what is captured or compiled once is no part of a profile
+    profiler = Profiler(arguments.out, target.device)
+    arm.profile(profiler, requests, arguments.tokens)
+    if not arguments.out.stat().st_size:
+        print("no window of steps was finished: ask for more requests or tokens", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--system", type=Path, help="an exported system (`spt export`); the shipped stock if left out")
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--drafter", type=Path, required=True)
+    parser.add_argument("--requests", type=Path, required=True, help="JSON lines with id and ids")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--setting", default="chain")
+    parser.add_argument("--count", type=int, default=8, help="requests")
+    parser.add_argument("--tokens", type=int, default=128, help="the longest answer")
+    parser.add_argument("--ignore-eos", action="store_true", help="stop ids end no answer; what follows them is noise")
+    parser.add_argument("--widen", type=int, default=1)
+    parser.add_argument("--jitter", type=int, default=0)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--context", type=int, default=2048)
+    arguments = parser.parse_args()
+    try:
+        options_of(arguments.setting)
+    except ValueError:
+        parser.error(f"'{arguments.setting}' names no setting")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

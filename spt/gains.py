@@ -1,0 +1,211 @@
+"""The planning view: what each direction could gain, from walks, floors and the cost model, before a line is written.
+
+A gain is of tokens a second over the current system, with a lower and an upper bound.  A direction that cannot be
+computed has no number, and says why.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spt.ceiling import CHEAP_BITS, Ceiling, Models, floors_us, point_floors_us
+from spt.cost import CostModel, Setting
+from spt.curve import Kept, Point, ratio_interval
+from spt.errors import Usage
+from spt.shapes import DTYPE_BYTES, Pass
+
+__all__ = ["LEAST_GAIN", "W12_BITS", "Gain", "Outlook", "plan", "worth"]
+
+LEAST_GAIN = 0.03
+W12_BITS = 12.02  # of a BF16 weight, packed without loss
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One direction.  gain, low, high: relative, None where nothing is known; basis: what they were computed from."""
+
+    direction: str
+    gain: float | None
+    low: float | None
+    high: float | None
+    basis: str
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a plan is computed from.  kept: the run's tokens and steps by answer, the ground of paired intervals."""
+
+    models: Models
+    now: Ceiling
+    points: Sequence[Point]
+    cost: CostModel
+    context_tok: float
+    own: Point
+
+    @property
+    def step_us(self) -> float:
+        return self.now.run.step_us
+
+    @property
+    def kept(self) -> Kept:
+        return self.own.kept
+
+
+def plan(outlook: Outlook) -> list[Gain]:
+    """Every direction, the largest gain first; those without a number last."""
+    own = outlook.own
+    positions = max(own.positions, 1)
+    alike = [point for point in outlook.points if point.kind in ("tree", "run") and point.batch == own.batch]
+    trees = [point for point in alike if point.nodes and point.policy != own.policy]
+    within = [point for point in trees if point.positions <= positions]
+    found = [
+        _policies(outlook, "bigger-trees", [point for point in within if point.nodes >= own.nodes]),
+        _policies(outlook, "smaller-trees", [point for point in within if point.nodes < own.nodes]),
+        _policies(outlook, "more-positions", [point for point in trees if point.positions > positions]),
+        _w12(outlook),
+        _head(outlook),
+        _launches(outlook),
+        _shared(outlook),
+        _two_level(outlook),
+    ]
+    return sorted(found, key=lambda each: (each.gain is None, -(each.gain or 0.0)))
+
+
+def worth(gains: Iterable[Gain], least: float = LEAST_GAIN) -> list[Gain]:
+    """The directions whose predicted gain reaches `least`: what a round may spend a device on."""
+    return [each for each in gains if each.gain is not None and each.gain >= least]
+
+
+# --- directions that other policies open ---
+
+
+def _policies(outlook: Outlook, name: str, points: Sequence[Point]) -> Gain:
+    found = [(point, *_against(outlook, point)) for point in points if point.kept]
+    if not found:
+        depths = outlook.own.positions
+        return Gain(name, None, None, None, f"no such policy was walked or measured: it drafts {depths} positions")
+    best, gain, low, high = max(found, key=lambda each: each[1])
+    basis = f"{best.policy}: tau {outlook.own.tau:.2f} -> {best.tau:.2f}, {best.nodes:.0f} nodes at the fitted cost"
+    return Gain(name, max(gain, 0.0), min(low, max(gain, 0.0)), max(high, 0.0), basis)
+
+
+def _against(outlook: Outlook, point: Point) -> tuple[float, float, float]:
+    """Gain of another policy at the cost of today's kernels: the ratio of taus over the ratio of steps."""
+    ratio, least, most = ratio_interval(outlook.kept, point.kept)
+    step_us, relative = _step_us(outlook, point)
+    saved = outlook.step_us / step_us
+    spread = math.hypot(math.log(most / least) / 2, math.log1p(relative))
+    return ratio * saved - 1, ratio * saved * math.exp(-spread) - 1, ratio * saved * math.exp(spread) - 1
+
+
+def _step_us(outlook: Outlook, point: Point) -> tuple[float, float]:
+    """A step of the policy, and its relative uncertainty: by the cost model where it knows rows, else by floors."""
+    now, own = outlook.now, outlook.own
+    if outlook.cost.knows_rows or not point.nodes:
+        at = Setting(point.policy, point.nodes, outlook.context_tok, point.batch, drafts=point.nodes > 0)
+        try:
+            there = outlook.cost.predict(at)
+            here = outlook.cost.predict(now.run.setting)
+            # Where the model misses the system of today, it most likely misses the next one by as much.
+            scale = outlook.step_us / here.step_us
+            return there.step_us * scale, 2 * there.relative_sd
+        except Usage:
+            pass
+    more_us = _floor_us(outlook, point) - _floor_us(outlook, own)
+    # More work costs at least its floor, and at most what today's work costs above its own.
+    least, most = outlook.step_us + more_us, outlook.step_us + more_us * max(1.0, outlook.step_us / now.floor_us)
+    return max((least + most) / 2, 1e-3), abs(most - least) / max(least + most, 1e-3)
+
+
+def _floor_us(outlook: Outlook, point: Point) -> float:
+    return sum(point_floors_us(outlook.models, point, outlook.now.rates, outlook.context_tok).values())
+
+
+def _shared(outlook: Outlook) -> Gain:
+    batch, name = outlook.own.batch, "shared-budget"
+    if batch < 2:
+        return Gain(name, 0.0, 0.0, 0.0, "one request a pass: there is nobody to share with")
+    return _policies(outlook, name, [each for each in outlook.points if each.kind == "shared"])
+
+
+def _two_level(outlook: Outlook) -> Gain:
+    """Several drafts an exact pass: expected tau by agreement; the lowest and the highest agreement are the bounds."""
+    name = "two-level-verification"
+    levels = [point for point in outlook.points if point.kind == "levels"]
+    if not levels:
+        return Gain(name, None, None, None, "no policy of several drafts was walked")
+    agreements = sorted({point.agreement for point in levels})
+    best = {agreement: _best_level(outlook, levels, agreement) for agreement in agreements}
+    middle = agreements[len(agreements) // 2]
+    gain, point = best[middle]
+    low, high = best[agreements[0]][0], best[agreements[-1]][0]
+    basis = f"{point.policy}: tau {point.tau:.2f}, cheap passes of {CHEAP_BITS:.0f}-bit weights; bounds by agreement"
+    return Gain(name, max(gain, 0.0), max(low, 0.0), max(high, 0.0), basis)
+
+
+def _best_level(outlook: Outlook, levels: Sequence[Point], agreement: float) -> tuple[float, Point]:
+    gains = [(_level_gain(outlook, point), point) for point in levels if point.agreement == agreement]
+    return max(gains, key=lambda each: each[0])
+
+
+def _level_gain(outlook: Outlook, point: Point) -> float:
+    """At the efficiency of today: every floor above today's costs as many times its floor as today's step does."""
+    step_us = outlook.step_us * _floor_us(outlook, point) / outlook.now.floor_us
+    return point.tau / outlook.own.tau * outlook.step_us / step_us - 1
+
+
+# --- directions that make the same step cheaper ---
+
+
+def _saving(outlook: Outlook, name: str, saved_us: float, least_us: float, most_us: float, basis: str) -> Gain:
+    """The gain of so many microseconds less a step."""
+    step_us = outlook.step_us
+
+    def gain(us: float) -> float:
+        return step_us / max(step_us - us, 1e-9) - 1
+
+    return Gain(name, gain(saved_us), gain(least_us), gain(most_us), basis)
+
+
+def _class_us(outlook: Outlook, name: str) -> tuple[float, float, bool]:
+    """Floor and time of a class a step; without a profile the time is at most what the other floors leave of the step.
+
+    The last value says whether it was measured.
+    """
+    gap = next((each for each in outlook.now.classes if each.name == name), None)
+    floor_us = 0.0 if gap is None else gap.floor_us
+    if gap is not None and gap.us is not None:
+        return floor_us, gap.us, True
+    others_us = outlook.now.floor_us - floor_us
+    return floor_us, max(floor_us, outlook.now.kernels_us - others_us), False
+
+
+def _w12(outlook: Outlook) -> Gain:
+    """Target weights in 12 bits; at the efficiency of today's products, between no gain and the new floor."""
+    name, models, own = "w12-weights", outlook.models, outlook.own
+    if DTYPE_BYTES[models.dtype] * 8 != 16:
+        return Gain(name, None, None, None, f"weights are {models.dtype}: the packing is one of 16 bits")
+    floor_us, most_us, known = _class_us(outlook, "gemm")
+    at = Pass(own.nodes, outlook.context_tok, own.batch, own.tau)
+    packed_us = floors_us(models, at, outlook.now.rates, own.drafts, W12_BITS)["gemm"]
+    us = most_us if known else (floor_us + most_us) / 2
+    saved_us = us * (1 - packed_us / floor_us)
+    basis = f"target GEMM {us:.0f} us ({'profiled' if known else 'between floor and step'}), floor {packed_us:.0f} us"
+    return _saving(outlook, name, saved_us, 0.0, max(us - packed_us, saved_us), basis)
+
+
+def _head(outlook: Outlook) -> Gain:
+    floor_us, us, known = _class_us(outlook, "head")
+    if not known:
+        return Gain("faster-head", None, None, None, "no profile tells what the head takes")
+    basis = f"LM head {us:.0f} us, floor {floor_us:.0f} us; the middle of nothing and all of it"
+    most_us = max(0.0, us - floor_us)
+    return _saving(outlook, "faster-head", most_us / 2, 0.0, most_us, basis)
+
+
+def _launches(outlook: Outlook) -> Gain:
+    idle_us = max(0.0, outlook.step_us - outlook.now.kernels_us)
+    if outlook.now.basis == "step":
+        return Gain("fewer-launches", None, None, None, "neither phases nor a profile were measured")
+    basis = f"{idle_us:.0f} us a step are no kernel's ({outlook.now.basis}); the middle of nothing and all of it"
+    return _saving(outlook, "fewer-launches", idle_us / 2, 0.0, idle_us, basis)

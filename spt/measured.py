@@ -1,0 +1,264 @@
+"""What was measured of one deployment: the folders of `spt measure`, and files of `benchmarks.speed`, by setting."""
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spt.cost import Sample, Setting
+from spt.curve import Kept, tau_of
+from spt.errors import Missing, Usage
+from spt.formats import check, read_json, read_jsonl
+from spt.profile import STEP_PHASES, Profile, read_profile
+
+__all__ = ["Measured", "Run", "Target", "read_measured"]
+
+CONTEXT_BIN_TOK = 256  # steps of one setting whose contexts are alike are one sample
+_PROFILE, _SUMMARY = "profile.jsonl", "measurement.json"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whose numbers these are, as far as a source says it: digests that must agree, widening, type and device."""
+
+    digest: str
+    widen: int
+    dtype: str
+    gpu: str | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One setting.
+
+    tau: tokens a step without loops, and `kept` the same by answer.  positions: drafted depths, 0 for all.
+    step_us: wall clock a step of the live run.  phases_us: by phase, beside the clock; empty where nobody asked.
+    folder: where lattices lie; None for rows.
+    """
+
+    setting: Setting
+    tau: float
+    kept: Kept
+    step_us: float
+    samples: tuple[Sample, ...]
+    positions: int = 0
+    phases_us: Mapping[str, float] = field(default_factory=dict)
+    profile: Profile | None = None
+    folder: Path | None = None
+    tree: str | None = None
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second and request."""
+        return 1e6 * self.tau / self.step_us
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All runs by name.  copy_bytes_s: the copy rate of the run's own device, where it was measured."""
+
+    target: Target
+    runs: Mapping[str, Run]
+    copy_bytes_s: float | None
+    digests: Mapping[str, str]
+
+    def run(self, name: str) -> Run:
+        """Usage, with what there is, for a name that was not measured."""
+        if name not in self.runs:
+            raise Usage(f"'{name}' was not measured", f"there is {', '.join(self.runs)}")
+        return self.runs[name]
+
+    @property
+    def plain(self) -> Run | None:
+        """Autoregressive decoding, where it was measured."""
+        return next((run for run in self.runs.values() if not run.setting.drafts), None)
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [sample for run in self.runs.values() for sample in run.samples]
+
+
+def read_measured(sources: Sequence[Path], depths: int) -> Measured:
+    """Every source, which must be of one target, type and device; depths: positions that the drafter proposes.
+
+    Missing for a source that is not there; Usage for one that is cut, empty or of something else than the first.
+    """
+    if not sources:
+        raise Usage("no measurement is named", "`spt measure` makes a folder; benchmarks.speed writes rows")
+    first: Target | None = None
+    runs: dict[str, Run] = {}
+    copies, digests = [], {}
+    for source in sources:
+        read = _folder(source) if source.is_dir() else _rows(source, depths)
+        target, own, copy_bytes_s, digest = read
+        for name in ("digest", "widen", "dtype", "gpu"):
+            if first is not None and getattr(first, name) != getattr(target, name):
+                said = f"its {name} is '{getattr(target, name)}', not '{getattr(first, name)}'"
+                raise Usage(f"'{source}' is of another target, type or device: {said}")
+        first = first or target
+        for run in own:
+            if run.setting.name in runs:
+                raise Usage(f"'{source}' holds '{run.setting.name}' once more", "name each measurement once")
+            runs[run.setting.name] = run
+        copies += [copy_bytes_s] if copy_bytes_s else []
+        digests[str(source)] = digest
+    assert first is not None
+    return Measured(first, runs, max(copies, default=None), digests)
+
+
+# --- rows of benchmarks.speed ---
+
+
+def _rows(path: Path, depths: int) -> tuple[Target, list[Run], float | None, str]:
+    data = _bytes(path)
+    rows = [read_json(line, f"{path}: line {number}") for number, line in enumerate(data.splitlines(), 1)]
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if not isinstance(row, dict) or "kind" not in row:
+            raise Usage(f"'{path}' holds a line that is no row of benchmarks.speed")
+        by_kind.setdefault(row["kind"], []).append(row)
+    try:
+        about = by_kind["about"][-1]
+        key = about["key"]
+        target = Target(key["target"], key["widen"], key["dtype"], key["card"]["gpu"])
+        phases = {row["setting"]: row for row in by_kind.get("phases", []) if row["steps"]}
+        answers: dict[str, list[dict[str, Any]]] = {}
+        for row in by_kind["answer"]:
+            if not row["setting"].startswith("transformers"):
+                answers.setdefault(row["setting"], []).append(row)
+        runs = [_row_run(path, name, own, phases.get(name), depths) for name, own in answers.items()]
+        return target, runs, about["copy_bytes_s"], hashlib.sha256(data).hexdigest()
+    except (KeyError, TypeError) as error:
+        raise Usage(f"'{path}' lacks {error}: it is no whole file of benchmarks.speed") from None
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.exists():
+        raise Missing(f"no measurement at '{path}'", "`spt measure` makes a folder")
+    data = path.read_bytes()
+    try:
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise Usage(f"'{path}' cannot be unpacked: {error}") from None
+    if not data.endswith(b"\n"):
+        raise Usage(f"'{path}' is {'cut: its last line has no end' if data else 'empty'}")
+    return data
+
+
+def _row_run(
+    path: Path, name: str, answers: Sequence[dict[str, Any]], phases: Mapping[str, Any] | None, depths: int
+) -> Run:
+    setting = _setting(name, answers[0]["options"], depths)
+    kept = {f"{row['id']}/{row['repeat']}": _kept(row["ids"], row["lines"]) for row in answers}
+    stepped = [row for row in answers if len(row["lines"]) > 1]
+    samples = tuple(
+        Sample(setting, 1e6 * row["decode_s"] / (len(row["lines"]) - 1), len(row["lines"]) - 1) for row in stepped
+    )
+    steps = sum(sample.steps for sample in samples)
+    return Run(
+        setting=setting,
+        tau=_tau(kept, f"'{path}': '{name}'"),
+        kept=kept,
+        positions=answers[0]["options"].get("best_first_positions", 0),
+        step_us=1e6 * sum(row["decode_s"] for row in stepped) / steps,
+        samples=samples,
+        phases_us={phase: phases[f"{phase}_us"] for phase in STEP_PHASES} if phases else {},
+    )
+
+
+def _setting(name: str, options: Mapping[str, Any], depths: int) -> Setting:
+    if options.get("draft") == "none":
+        return Setting(name, 0, drafts=False)
+    return Setting(name, options.get("best_first_nodes", depths))
+
+
+def _kept(ids: Sequence[int], lines: Sequence[int]) -> tuple[int, int]:
+    """Tokens and steps of an answer, looped steps left out."""
+    from spt.lattice import looped
+
+    marks, at, tokens, steps = looped(ids), lines[0], 0, 0
+    for count in lines[1:]:
+        if not marks[at]:
+            tokens, steps = tokens + count, steps + 1
+        at += count
+    return tokens, steps
+
+
+# --- folders of `spt measure` ---
+
+
+def _folder(folder: Path) -> tuple[Target, list[Run], float | None, str]:
+    path = folder / _SUMMARY
+    if not path.is_file():
+        raise Missing(f"no '{_SUMMARY}' in '{folder}'", "`spt measure`, called again, finishes a folder")
+    data = path.read_bytes()
+    summary = read_json(data, str(path))
+    check(summary, "measurement", str(path))
+    for name, digest in summary["files"].items():
+        if not (folder / name).is_file() or hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
+            raise Usage(f"'{folder / name}' is not the file that was measured", "measure again")
+    run = _folder_run(folder, summary)
+    deployment = summary["deployment"]
+    target = Target(
+        summary["target"]["digest"], summary["target"]["widen"], deployment.get("dtype", "bfloat16"), _gpu(summary)
+    )
+    return target, [run], None, hashlib.sha256(data).hexdigest()
+
+
+def _gpu(summary: Mapping[str, Any]) -> str | None:
+    gpu = summary["card"]["gpu"]
+    return str(gpu) if gpu is not None else None
+
+
+def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
+    from spt.steps import read_steps
+
+    steps = read_steps(folder / "steps.jsonl")
+    answers = read_jsonl((folder / "answers.jsonl").read_bytes(), str(folder / "answers.jsonl"), "answer")
+    kept = {f"{answer['request']}#{answer['turn']}": _kept(answer["ids"], answer["lines"]) for answer in answers}
+    tau = _tau(kept, f"'{folder}'")
+    decode_s = sum(answer["decode_s"] for answer in answers)
+    options = summary["system"]["options"]
+    drafts = options.get("draft") != "none"
+    binned: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for own in steps.values():
+        for start, nodes, us in zip(own.start.tolist(), own.nodes.tolist(), own.us.sum(1).tolist(), strict=True):
+            binned.setdefault((nodes, start // CONTEXT_BIN_TOK), []).append((start, us))
+    samples = tuple(
+        Sample(
+            Setting(folder.name, nodes, sum(start for start, _ in found) / len(found), drafts=drafts),
+            sum(us for _, us in found) / len(found),
+            len(found),
+        )
+        for (nodes, _), found in sorted(binned.items())
+    )
+    whole = sum(sample.steps for sample in samples)
+    if whole != sum(len(answer["lines"]) - 1 for answer in answers):
+        raise Usage(f"'{folder}': its steps are not those of its answers", "measure again")
+    nodes = sum(sample.setting.nodes * sample.steps for sample in samples) / whole
+    context_tok = sum((sample.setting.context_tok or 0) * sample.steps for sample in samples) / whole
+    setting = Setting(folder.name, nodes, context_tok, drafts=drafts)
+    phases = sum(own.us.sum(0) for own in steps.values()) / whole
+    profile = folder / _PROFILE
+    return Run(
+        setting=setting,
+        tau=tau,
+        kept=kept,
+        positions=int(options.get("best_first_positions", 0)),
+        step_us=1e6 * decode_s / sum(len(answer["lines"]) - 1 for answer in answers),
+        samples=samples,
+        phases_us=dict(zip(STEP_PHASES, phases.tolist(), strict=True)),
+        profile=read_profile(profile) if profile.exists() else None,
+        folder=folder,
+        tree=summary["system"]["tree"],
+    )
+
+
+def _tau(kept: Kept, where: str) -> float:
+    try:
+        return tau_of(kept)[0]
+    except Usage as error:
+        raise Usage(f"{where}: {error.message}", error.hint) from None

@@ -1,0 +1,80 @@
+"""Step records: what the engine says that each exact pass accepted and cost (docs/records.md, steps)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spt.errors import Missing, Usage
+from spt.formats import check, read_json
+
+__all__ = ["PHASES", "Steps", "read_steps"]
+
+PHASES = ("draft", "verify", "accept", "host")
+_COUNTS = ("step", "start", "anchor", "nodes")
+_LISTS = ("path", "tokens")
+_KEYS = {"v", "kind", "request", *_COUNTS, *_LISTS, *(f"{phase}_us" for phase in PHASES)}
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The steps of one answer, in order.
+
+    start: int64 [step], the absolute position of the anchor.  anchor: int64 [step], its token.
+    nodes: int64 [step], drafted rows, the anchor left out.
+    path: for each step the ranks of its accepted drafts, before trimming; the number of ranks stands for a draft that
+    the selection took from elsewhere.  tokens: for each step what it emitted, after trimming.
+    us: float64 [step, phase], microseconds of the phases `PHASES`.
+    """
+
+    start: NDArray[np.int64]
+    anchor: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    path: tuple[tuple[int, ...], ...]
+    tokens: tuple[tuple[int, ...], ...]
+    us: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]]) -> "Steps":
+        """From the records of one answer."""
+        start, anchor, nodes = (np.array([row[name] for row in rows], np.int64) for name in _COUNTS[1:])
+        path, tokens = (tuple(tuple(row[name]) for row in rows) for name in _LISTS)
+        us = np.array([[row[f"{phase}_us"] for phase in PHASES] for row in rows], np.float64)
+        return cls(start, anchor, nodes, path, tokens, us)
+
+
+def read_steps(path: Path) -> dict[str, Steps]:
+    """{request: its steps}.  Raises Missing where the file is not there, Usage for a line that is no step."""
+    if not path.is_file():
+        raise Missing(f"no steps at '{path}'", "`spt measure` writes them")
+    rows: dict[str, list[dict[str, Any]]] = {}
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        raise Usage(f"'{path}' is cut: its last line has no end", "`spt measure`, called again, goes on from there")
+    for number, line in enumerate(data.splitlines(), 1):
+        where = f"{path}: line {number}"
+        row = read_json(line, where)
+        if not _plain(row):
+            check(row, "steps", where)
+        own = rows.setdefault(row["request"], [])
+        if row["step"] != len(own):
+            raise Usage(f"{where}: step {row['step']} of '{row['request']}' where step {len(own)} belongs")
+        own.append(row)
+    return {request: Steps.of(own) for request, own in rows.items()}
+
+
+def _plain(row: Any) -> bool:
+    """Whether a record is one at first sight; a schema takes fifty times as long for each of thousands of lines."""
+    return (
+        isinstance(row, dict)
+        and row.keys() == _KEYS
+        and (row["v"], row["kind"]) == (1, "steps")
+        and type(row["request"]) is str
+        and all(type(row[name]) is int and row[name] >= 0 for name in _COUNTS)
+        and all(type(row[name]) is list and all(type(one) is int and one >= 0 for one in row[name]) for name in _LISTS)
+        and bool(row["tokens"])
+        and all(type(row[f"{phase}_us"]) in (int, float) and row[f"{phase}_us"] >= 0 for phase in PHASES)
+    )

@@ -1,0 +1,206 @@
+"""One deployment's numbers put together: measurements, shapes, walks, cost model, ceilings, plan."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spt.ceiling import Ceiling, Models, Sweep, ceiling, rates_of, sweep
+from spt.cost import CostModel, Estimate, Setting, fit
+from spt.curve import NODES, Point, run_point, walk_points, walked_levels
+from spt.deployment import content_digest
+from spt.devices import Device, find_device
+from spt.errors import Usage
+from spt.gains import Gain, Outlook, plan
+from spt.measured import Measured, Run, read_measured
+from spt.shapes import read_decoder, read_drafter
+
+__all__ = ["ASSUMED_CONTEXT_TOK", "Study", "Subject", "study"]
+
+ASSUMED_CONTEXT_TOK = 512.0  # where no source recorded a context
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was measured: where target and drafter lie, and how wide the target is made."""
+
+    target: Path
+    drafter: Path | None
+    widen: int
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that `spt ceiling` shows.
+
+    run: the current system.  context_tok: at which floors are counted; context_assumed: whether nobody recorded it.
+    walked: whether points come from lattices, not from runs alone.
+    """
+
+    measured: Measured
+    models: Models
+    device: Device
+    run: Run
+    points: Sequence[Point]
+    walked: bool
+    cost: CostModel
+    context_tok: float
+    context_assumed: bool
+    ceilings: Sequence[Ceiling]
+    sensitivity: Sweep | None
+
+    @property
+    def now(self) -> Ceiling:
+        """The ceiling that plans are made with: the calibrated one where there is one."""
+        return self.ceilings[-1]
+
+    @property
+    def broken(self) -> bool:
+        """Whether any ceiling is below a measured speed."""
+        return any(each.broken for each in self.ceilings)
+
+    @property
+    def own(self) -> Point:
+        """The current system as a point."""
+        return run_point(self.run, self.models.drafter.depths if self.models.drafter else 0)
+
+    def fastest(self) -> tuple[Point, Estimate] | None:
+        """The policy of one exact pass that is fastest at the fitted cost: the largest tau(N) / c(N).
+
+        None where the samples do not tell what a row costs.
+        """
+        if not self.cost.knows_rows:
+            return None
+        found = []
+        for point in self.points:
+            if point.kind in ("chain", "tree", "run") and point.nodes and point.batch == self.run.setting.batch:
+                context_tok = None if self.context_assumed else self.context_tok
+                at = Setting(point.policy, point.nodes, context_tok, point.batch)
+                found.append((point, self.cost.predict(at)))
+        return max(found, key=lambda each: each[0].tau / each[1].step_us, default=None)
+
+    def plan(self) -> list[Gain]:
+        """What each direction could gain."""
+        return plan(Outlook(self.models, self.now, self.points, self.cost, self.context_tok, self.own))
+
+    def as_json(self) -> dict[str, Any]:
+        plain = self.measured.plain
+        return {
+            "v": 1,
+            "target": self.measured.target.digest,
+            "device": self.device.name,
+            "device_source": self.device.source,
+            "dtype": self.models.dtype,
+            "current": self.run.setting.name,
+            "tau": self.run.tau,
+            "context_tok": self.context_tok,
+            "context_assumed": self.context_assumed,
+            "ar_tok_s": None if plain is None else plain.speed,
+            "ceilings": [each.as_json() for each in self.ceilings],
+            "sensitivity": None
+            if self.sensitivity is None
+            else {
+                "stands": self.sensitivity.stands,
+                "others": [
+                    {"flop_share": flops, "byte_share": bytes_, "largest": name}
+                    for (flops, bytes_), name in self.sensitivity.others.items()
+                ],
+                "tried": len(self.sensitivity.ceilings),
+            },
+            "cost": self.cost.as_json(),
+            "fastest": None
+            if (fastest := self.fastest()) is None
+            else {
+                "policy": fastest[0].policy,
+                "tau": fastest[0].tau,
+                "step_us": fastest[1].step_us,
+                "interval_us": fastest[1].interval_us,
+                "extrapolates": list(fastest[1].extrapolates),
+            },
+            "points_from": "walks" if self.walked else "runs",
+            "points": [
+                {"policy": each.policy, "nodes": each.nodes, "positions": each.positions, "tau": each.tau}
+                for each in self.points
+            ],
+            "measurements": dict(self.measured.digests),
+        }
+
+
+def study(
+    sources: Sequence[Path],
+    subject: Subject,
+    *,
+    current: str | None = None,
+    context_tok: float | None = None,
+    device: Device | None = None,
+    nodes: Sequence[int] = NODES,
+) -> Study:
+    """Reads, walks and counts; Usage, Missing or Unsupported says what is off.
+
+    current: the run to explain; left out, the only one that drafts.  device: left out, the card's.
+    """
+    drafter = None if subject.drafter is None else read_drafter(subject.drafter)
+    measured = read_measured(sources, drafter.depths if drafter else 0)
+    _check_target(measured, subject)
+    models = Models(read_decoder(subject.target).widened(subject.widen), drafter, measured.target.dtype)
+    run = measured.run(current) if current is not None else _only_drafting(measured)
+    device = device or find_device(measured.target.gpu)
+    known_tok = run.profile.context_tok if run.profile is not None else run.setting.context_tok
+    at_tok = next((each for each in (context_tok, known_tok) if each is not None), ASSUMED_CONTEXT_TOK)
+    points, walked = _points(measured, run, models, nodes)
+    ceilings = [
+        ceiling(models, run, points, rates, at_tok) for rates in rates_of(device, models.dtype, measured.copy_bytes_s)
+    ]
+    return Study(
+        measured=measured,
+        models=models,
+        device=device,
+        run=run,
+        points=points,
+        walked=walked,
+        cost=fit(measured.samples),
+        context_tok=at_tok,
+        context_assumed=context_tok is None and known_tok is None,
+        ceilings=ceilings,
+        sensitivity=sweep(models, run, points, device, at_tok, ceilings[0].largest),
+    )
+
+
+def _check_target(measured: Measured, subject: Subject) -> None:
+    """Usage for a record of another target: its digest is that of the file's bytes, or of the deployment."""
+    said = measured.target
+    digests = {content_digest(subject.target)}
+    if subject.target.is_file():
+        with subject.target.open("rb") as file:
+            digests.add(hashlib.file_digest(file, "sha256").hexdigest())
+    if said.digest not in digests:
+        raise Usage(
+            f"the measurement is of another target than '{subject.target}'", "--target names the one that was measured"
+        )
+    if said.widen != subject.widen:
+        raise Usage(f"the measured target is widened {said.widen} times, not {subject.widen}", "--widen says how wide")
+
+
+def _only_drafting(measured: Measured) -> Run:
+    drafting = [run for run in measured.runs.values() if run.setting.drafts]
+    if len(drafting) == 1 or len(measured.runs) == 1:
+        return (drafting or list(measured.runs.values()))[0]
+    names = ", ".join(measured.runs)
+    raise Usage("several settings were measured: which is the current one?", f"--current names one of {names}")
+
+
+def _points(measured: Measured, run: Run, models: Models, nodes: Sequence[int]) -> tuple[list[Point], bool]:
+    """Walked policies where a measurement holds lattices, beside what runs measured."""
+    from spt.lattice import LATTICES, read_lattice
+
+    depths = models.drafter.depths if models.drafter else 0
+    points = [run_point(each, depths) for each in measured.runs.values()]
+    folders = [
+        each.folder for each in (run, *measured.runs.values()) if each.folder and (each.folder / LATTICES).is_dir()
+    ]
+    if not folders:
+        return points, False
+    lattice = read_lattice(folders[0])
+    drafted = int(run.setting.nodes) or lattice.depths
+    return [*points, *walk_points(lattice, nodes, run.setting.batch), *walked_levels(lattice, drafted)], True

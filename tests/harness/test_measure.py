@@ -1,0 +1,288 @@
+"""`python -m harness measure` with a scripted engine: what lies in the folder, how it goes on, what it refuses."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.errors import Crashed, HarnessError, Missing, Refused, Unsupported, Usage, Violation
+from harness.measure import measure
+from harness.tree import tree_id
+from spt.lattice import read_lattice
+from tests.harness.schemas import validator
+
+ROOT = Path(__file__).parents[2]
+FAKE = [sys.executable, "-P", "-s", str(ROOT / "tests/fakes/engine.py")]
+FAST = {"step_ms": 0, "prefill_ms": 0, "stop_rate": 0.0, "tau": 3}
+GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0}
+REQUESTS = [
+    {"id": "one", "ids": [5, 6, 7], "category": "lists"},
+    {"id": "two", "ids": [8, 9]},
+    {"id": "three", "ids": [5, 9], "category": "lists", "max_tokens": 1},
+]
+
+
+@pytest.fixture
+def make_job(tmp_path, toy_paths):
+    """Writes a job for the fake engine; returns its file."""
+
+    def make(requests=REQUESTS, options=FAST, stock=FAST, **deployment):
+        folder = tmp_path / "job"
+        (folder / "system" / "stock").mkdir(parents=True, exist_ok=True)
+        (folder / "system" / "stock" / "a.py").write_text("x = 1\n")
+        (folder / "requests.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests))
+        whole = {
+            "name": "toy",
+            "target": {"path": str(toy_paths["smollm"][0]), "widen": 1, "jitter": 0},
+            "drafter": {"path": str(toy_paths["smollm"][0])},
+            "sampling": GREEDY,
+            "dtype": "float32",
+            "mode": "exact",
+            "device": "cpu",
+            "engine": {"kind": "command", "command": FAKE},
+            "context": 512,
+            "load": {"concurrency": 1, "arrival": "closed"},
+            **deployment,
+        }
+        tree = tree_id(folder / "system")
+        arms = {
+            name: {"dir": "system", "tree": tree, "options": each} for name, each in (("a", options), ("stock", stock))
+        }
+        job = {"v": 1, "kind": "job", "arms": arms, "deployment": whole, "requests": "requests.jsonl"}
+        job |= {"seed": 0, "rule": "none", "phase": "run", "units": 0, "max_tokens": 12}
+        validator("job").validate(job)
+        (folder / "job.json").write_text(json.dumps(job))
+        return folder / "job.json"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Copies the folder of a measurement that was made once."""
+    place = tmp_path_factory.mktemp("finished") / "out"
+
+    def copy(job, out):
+        if not place.exists():
+            go(job, place)
+        shutil.copytree(place, out)
+
+    return copy
+
+
+def go(job, out, minutes=None):
+    events = []
+    return measure(job, out, minutes, events.append), events
+
+
+def files_of(out):
+    """Everything that a reader reads, by name."""
+    named = [out / "answers.jsonl", out / "steps.jsonl", *sorted((out / "lattices").glob("*.lattice"))]
+    return {path.name: path.read_bytes() for path in named}
+
+
+def untimed(out):
+    """The same without what a clock said."""
+    files = files_of(out)
+    for name in ("answers.jsonl", "steps.jsonl"):
+        rows = [json.loads(line) for line in files[name].splitlines()]
+        files[name] = [{key: value for key, value in row.items() if not key.endswith("_s")} for row in rows]
+    return files
+
+
+def test_a_folder_that_walks_can_read(make_job, tmp_path):
+    """Answers, steps and lattices of all requests agree; tau is that of the wire, by family and in all."""
+    summary, events = go(make_job(stock={**FAST, "parts": 2}), tmp_path / "out")
+    validator("measurement").validate(summary)
+    for row in map(json.loads, (tmp_path / "out" / "answers.jsonl").read_text().splitlines()):
+        validator("answer").validate(row)
+    lattice = read_lattice(tmp_path / "out")
+    one, two, three = lattice.requests
+    assert [each.request for each in lattice.requests] == ["one#0", "two#0", "three#0"]
+    assert [each.category for each in lattice.requests] == ["lists", None, "lists"]
+    assert one.tokens.tolist()[:3] == [5, 6, 7]
+    assert one.steps.start.tolist() == [3, 6, 9, 12]
+    assert (one.positions, two.positions, three.positions, three.steps) == (12, 12, 1, None)
+    for each in (one, two):  # the fake's drafter is always right
+        assert all(each.ids[at, 0, 0] == each.tokens[each.start + at + 1] for at in range(each.positions - 1))
+    assert summary["counts"]["tokens"] == 25
+    assert summary["counts"]["tau_all"] == pytest.approx(22 / 8)
+    assert {family: counts["answers"] for family, counts in summary["families"].items()} == {"lists": 2, "none": 1}
+    assert summary["lattice"]["positions"] == 25
+    assert summary["target"] == {"digest": "a" * 64, "widen": 1, "jitter": 0}
+    told = [(event["event"], event.get("answers")) for event in events if event["event"] in ("measured", "ranked")]
+    assert told == [("measured", 1), ("measured", 2), ("measured", 3), ("ranked", 1), ("ranked", 2), ("ranked", 3)]
+    assert [event["arm"] for event in events if event["event"] == "ready"] == ["a", "stock"]
+
+
+def test_a_finished_measurement_starts_no_engine(make_job, tmp_path):
+    """The same command says the same again."""
+    job = make_job()
+    first, _ = go(job, tmp_path / "out")
+    again, events = go(job, tmp_path / "out")
+    assert (again, events) == (first, [])
+
+
+def test_sessions_keep_their_context(make_job, tmp_path):
+    """The lattice of a later turn is of the prompt that the system saw, earlier answers and all."""
+    go(make_job([{"id": "talk", "turns": ["Hi", "Why?"]}]), tmp_path / "out")
+    first, second = read_lattice(tmp_path / "out").requests
+    assert (first.request, second.request) == ("talk#0", "talk#1")
+    assert second.start > first.start
+
+
+def test_several_requests_at_once(make_job, tmp_path):
+    """Steps that come interleaved are put in order, answer by answer."""
+    many = [{"id": f"r{number}", "ids": [5, number]} for number in range(3, 9)]
+    go(make_job(many, load={"concurrency": 3, "arrival": "closed"}), tmp_path / "out")
+    assert len(read_lattice(tmp_path / "out").requests) == 6
+
+
+@pytest.mark.parametrize("cut", ["answers", "steps", "lattice", "part", "summary"])
+def test_what_a_kill_left_is_gone_on_with(cut, finished, make_job, tmp_path):
+    """Wherever a run was killed, the same command ends with what one that was never killed has."""
+    job, out, whole = make_job(stock={**FAST, "parts": 2}), tmp_path / "out", tmp_path / "whole"
+    finished(job, whole)
+    finished(job, out)
+    (out / "measurement.json").unlink()
+    lines = (out / "answers.jsonl").read_bytes().splitlines(keepends=True)
+    if cut in ("answers", "steps"):  # killed while the second answer was written, or just before
+        shutil.rmtree(out / "lattices")
+        (out / "answers.jsonl").write_bytes(lines[0] + (lines[1][:9] if cut == "answers" else b""))
+    elif cut == "lattice":
+        (out / "lattices" / "00001.lattice").unlink()
+    elif cut == "part":
+        (out / "lattices" / "00002.lattice").rename(out / "lattices" / "00002.lattice.new")
+    go(job, out)
+    assert untimed(out) == untimed(whole)
+    read_lattice(out)
+
+
+def test_kill_and_go_on(make_job, tmp_path):
+    """A real kill -9 in the middle of everything loses nothing that was finished."""
+    slow = {**FAST, "step_ms": 30}
+    job, out = (
+        make_job([{"id": f"r{number}", "ids": [5, number]} for number in range(3, 9)], options=slow),
+        tmp_path / "out",
+    )
+    command = [sys.executable, "-m", "harness", "measure", "--job", str(job), "--out", str(out), "--stream"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, process_group=0) as child:
+        for line in child.stdout:
+            if json.loads(line).get("answers") == 2:
+                os.killpg(child.pid, signal.SIGKILL)
+                break
+    time.sleep(0.3)  # the engine sees its pipe closed
+    kept = (out / "answers.jsonl").read_bytes()
+    assert not (out / "measurement.json").exists()
+    go(job, out)
+    assert (out / "answers.jsonl").read_bytes().startswith(kept[: kept.rfind(b"\n") + 1])
+    assert len(read_lattice(out).requests) == 6
+
+
+def test_time_that_is_up(make_job, tmp_path):
+    """No time is time for nothing, said with what is left; the same command goes on."""
+    job = make_job()
+    with pytest.raises(HarnessError, match="the time is up with 0 of at most 3 answers") as caught:
+        go(job, tmp_path / "out", 0)
+    assert caught.value.exit_code == 1
+    assert not (tmp_path / "out" / "measurement.json").exists()
+    go(job, tmp_path / "out")
+
+
+def test_another_job_is_refused(make_job, tmp_path):
+    """Answers of two systems, or of `run`, never mix."""
+    go(make_job(), tmp_path / "out")
+    with pytest.raises(Usage, match="answers of another job"):
+        go(make_job(options={**FAST, "tau": 4}), tmp_path / "out")
+
+
+def test_steps_that_were_changed_are_refused(make_job, tmp_path):
+    """A folder whose steps are not those of its answers is not gone on with."""
+    job, out = make_job(), tmp_path / "out"
+    go(job, out)
+    steps = (out / "steps.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "steps.jsonl").write_bytes(b"".join(steps[1:]))
+    with pytest.raises(Usage, match="does not hold the steps"):
+        go(job, out)
+
+
+def test_what_cannot_be_measured(make_job, tmp_path):
+    """No drafter, a server, an arm that is missing: said before an engine starts."""
+    with pytest.raises(Missing, match="has no drafter"):
+        go(make_job(drafter=None), tmp_path / "out")
+    engine = {"kind": "openai", "url": "http://localhost:1/v1", "model": "m"}
+    with pytest.raises(Unsupported, match="'openai' cannot be measured"):
+        go(make_job(engine=engine), tmp_path / "out")
+    job = make_job()
+    value = json.loads(job.read_text())
+    del value["arms"]["stock"]
+    job.write_text(json.dumps(value))
+    with pytest.raises(Usage, match="names no arm 'stock'"):
+        go(job, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_engine_that_crashes(make_job, tmp_path):
+    """What was answered stays, and the log says where it ended."""
+    with pytest.raises(Crashed) as caught:
+        go(make_job(options={**FAST, "crash_after": 14}), tmp_path / "out")
+    assert "engine.log" in caught.value.hint
+    assert len((tmp_path / "out" / "answers.jsonl").read_text().splitlines()) == 1
+
+
+LYING = """
+import runpy, sys
+sys.argv[0] = {fake!r}
+module = runpy.run_path({fake!r})
+Engine = module["Engine"]
+{lie}
+module["main"]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("lie", "error", "problem"),
+    [
+        ("Engine.note = lambda self, name, ids: self.record.touch()", Violation, "recorded other steps of 'one#0'"),
+        (
+            "note = Engine.note\nEngine.note = lambda self, name, ids: note(self, name, ids[::-1])",
+            Violation,
+            "other steps",
+        ),
+        (
+            "Engine.note = lambda self, name, ids: self.record.write_text('no step\\n')",
+            Violation,
+            "step records are none",
+        ),
+        (
+            "Engine.on_lattice = lambda self, line: self.send("
+            "'lattice', id=line['id'], file=line['file'], parts=1, digest='0' * 64)",
+            Violation,
+            "no such file",
+        ),
+        ("Engine.on_lattice = lambda self, line: (1).nothing", Crashed, "engine"),
+    ],
+)
+def test_an_engine_that_lies(lie, error, problem, make_job, tmp_path):
+    """Records and lattices that are not what they are told to be end the measurement."""
+    program = tmp_path / "lying.py"
+    program.write_text(LYING.format(fake=FAKE[-1], lie=lie))
+    command = {"kind": "command", "command": [sys.executable, str(program)]}
+    with pytest.raises(error, match=problem):
+        go(make_job(engine=command), tmp_path / "out")
+
+
+def test_an_engine_that_has_no_lattices(make_job, tmp_path):
+    """A refusal is the engine's word, with the code of what is not supported."""
+    program = tmp_path / "without.py"
+    lie = "Engine.on_lattice = lambda self, line: self.send('error', id=line['id'], code='unsupported', message='no')"
+    program.write_text(LYING.format(fake=FAKE[-1], lie=lie))
+    with pytest.raises(Refused) as caught:
+        go(make_job(engine={"kind": "command", "command": [sys.executable, str(program)]}), tmp_path / "out")
+    assert caught.value.exit_code == 5

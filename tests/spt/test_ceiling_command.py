@@ -1,0 +1,130 @@
+"""`spt ceiling`, as its user sees it."""
+
+import json
+
+import pytest
+
+from tests.spt.measuring import DRAFTER, H200, change_summary, gguf, measure_toy, profile_rows, write_toy
+from tests.spt.toys import errors_well, spt
+
+
+@pytest.fixture
+def toy(tmp_path):
+    return write_toy(tmp_path)
+
+
+@pytest.fixture
+def measured(tmp_path, toy):
+    """A folder of the toy with a profile."""
+    folder = measure_toy(tmp_path / "chain", toy)
+    (folder / "profile.jsonl").write_text(profile_rows())
+    return folder
+
+
+@pytest.fixture
+def ceiling(tmp_path, toy):
+    """Runs the command on the toy's models."""
+
+    def run(*words):
+        return spt("ceiling", *words, "--target", toy.target, "--drafter", toy.drafter, cwd=tmp_path)
+
+    return run
+
+
+def answer(ran):
+    """The JSON that a command printed, which went well."""
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def test_text_and_json_say_the_same(ceiling, measured, tmp_path):
+    """Both ceilings with their bases, the three factors, classes, sensitivity; pictures where they are asked for."""
+    shown = ceiling(measured, "--plot", tmp_path / "c.svg")
+    told = answer(ceiling(measured, "--json"))
+
+    for word in ("published", "calibrated", "gemm", "attention", "kernel", "overhead", "sensitivity", "datasheet"):
+        assert word in shown.out
+    assert [each["kind"] for each in told["ceilings"]] == ["published", "calibrated"]
+    assert told["device"] == "H200 SXM"
+    assert f"{told['ceilings'][0]['factors']['kernel']:.2f}" in shown.out
+    assert (tmp_path / "c.svg").read_text().startswith("<?xml")
+
+
+def test_the_plan(ceiling, measured):
+    """Every direction with its bounds, and whether it reaches 3 %."""
+    told = answer(ceiling(measured, "--plan", "--json"))
+    shown = ceiling(measured, "--plan").out
+
+    assert {each["direction"] for each in told} == {
+        "bigger-trees",
+        "smaller-trees",
+        "more-positions",
+        "w12-weights",
+        "faster-head",
+        "fewer-launches",
+        "shared-budget",
+        "two-level-verification",
+    }
+    assert all(each["direction"] in shown for each in told)
+    assert all(each["worth"] == (each["gain"] is not None and each["gain"] >= 0.03) for each in told)
+
+
+def test_predictions_are_written_once_and_checked(ceiling, measured, tmp_path, toy):
+    """What is predicted goes into a file before it is run; the check prints each signed error."""
+    file = tmp_path / "predicted.json"
+    record = answer(ceiling(measured, "--predict", file, "--at", "7", "--json"))
+    new = measure_toy(tmp_path / "tree", toy, options={"select": "best_first"})
+    rows = [json.loads(line) | {"nodes": 7} for line in (new / "steps.jsonl").read_text().splitlines()]
+    (new / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    change_summary(new, gpu="NVIDIA H200")
+    checked = answer(ceiling(measured, new, "--check", file, "--json"))
+
+    assert json.loads(file.read_text()) == record
+    assert [each["name"] for each in checked] == ["7"]
+    assert checked[0]["error"] == pytest.approx(record["predictions"][0]["step_us"] / 4500 - 1)
+    assert f"{checked[0]['error']:+.2%}" in ceiling(measured, new, "--check", file).out
+    assert errors_well(ceiling(measured, "--predict", file, "--at", "7"), 2, "is there already")
+    assert errors_well(ceiling(measured, "--check", file), 2, "none of its settings was measured")
+    file.write_text(file.read_text().replace('"step_us": ', '"step_us": 1'))
+    assert errors_well(ceiling(measured, new, "--check", file), 2, "changed after")
+
+
+def test_a_speed_above_its_ceiling_is_an_exit_code(ceiling, tmp_path, toy):
+    """A wrong model is said, with exit code 1, and its numbers stay as they are."""
+    folder = measure_toy(tmp_path / "fast", toy)
+    rows = [json.loads(line) | {"decode_s": 1e-10} for line in (folder / "answers.jsonl").read_text().splitlines()]
+    (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    change_summary(folder, gpu="NVIDIA H200")
+    told = ceiling(folder, "--json")
+
+    assert told.code == 1
+    assert "the model or its coefficients are wrong" in told.err
+    assert all(each["model_is_wrong"] and each["headroom"] < 1 for each in json.loads(told.out)["ceilings"])
+
+
+def test_mistakes_are_one_line(ceiling, measured, tmp_path):
+    """Each mistake is said with its exit code, and no file appears."""
+    for words, status, why in (
+        ((tmp_path / "nowhere",), 4, "no measurement"),
+        ((measured, "--current", "tree"), 2, "'tree' was not measured"),
+        ((measured, "--gpu", "NVIDIA T4"), 5, "has no 'NVIDIA T4'"),
+        ((measured, "--at", "7"), 2, "--at and --hold"),
+        ((measured, "--predict", tmp_path / "p.json"), 2, "nothing is to be predicted"),
+        ((measured, "--predict", tmp_path / "p.json", "--at", "many"), 2, "'many' is no setting"),
+        ((measured, "--predict", tmp_path / "p.json", "--hold", "chain"), 2, "no measured step"),
+        ((measured, "--check", tmp_path / "p.json"), 4, "no predictions"),
+        ((measured, "--widen", "8"), 2, "widened 1 times, not 8"),
+    ):
+        assert errors_well(ceiling(*words), status, why), words
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_the_shipped_rows_of_an_h200(tmp_path):
+    """The command of docs/ceiling.md: rows of benchmarks.speed are explained, and of several settings one is named."""
+    words = ("ceiling", H200, "--target", gguf(), "--drafter", DRAFTER, "--widen", 8)
+    assert errors_well(spt(*words, cwd=tmp_path), 2, "which is the current one")
+    told = answer(spt(*words, "--current", "tree:63:0:16", "--json", cwd=tmp_path))
+
+    assert [each["largest"] for each in told["ceilings"]] == ["kernel", "kernel"]
+    assert told["context_assumed"] is True
+    assert told["points_from"] == "runs"
