@@ -59,26 +59,32 @@ def make_job(folder: Path, a: dict, requests: int, tokens: int, seed: int, looks
     return folder / "job.json"
 
 
-@pytest.fixture
-def calibration(tmp_path):
+@pytest.fixture(scope="module")
+def room(tmp_path_factory):
+    """The folder of all jobs on one deployment: where its model lies is a part of that."""
+    return tmp_path_factory.mktemp("room")
+
+
+@pytest.fixture(scope="module")
+def calibration(room):
     """Stock's own rates on 60 requests."""
-    job = make_job(tmp_path / "reference", STOCK, 60, 1700, seed=1)
-    calibrate(job, tmp_path / "stock", None, lambda event: None, sandbox=False)
-    return tmp_path / "stock" / "samples.jsonl"
+    job = make_job(room / "reference", STOCK, 60, 1700, seed=1)
+    calibrate(job, room / "stock", None, lambda event: None, sandbox=False)
+    return room / "stock" / "samples.jsonl"
 
 
 @pytest.fixture
-def forced(tmp_path, calibration):
-    """The verdict on a system with these options."""
+def forced(room, calibration):
+    """The verdict on a system with these options; each test has names of its own."""
 
-    def run(name="system", requests=55, tokens=600, looks=0, **options):
-        job = make_job(tmp_path / name, {**FAST, "seed": 2, **options}, requests, tokens, seed=2, looks=looks)
-        return force(job, tmp_path / f"{name}-out", calibration, None, lambda event: None, sandbox=False)
+    def run(name, requests=55, tokens=600, looks=0, **options):
+        job = make_job(room / name, {**FAST, "seed": 2, **options}, requests, tokens, seed=2, looks=looks)
+        return force(job, room / f"{name}-out", calibration, None, lambda event: None, sandbox=False)
 
     return run
 
 
-def test_verdicts_on_faithful_and_unfaithful_systems(forced, tmp_path):
+def test_verdicts_on_faithful_and_unfaithful_systems(forced, room, calibration):
     """Stock's own rate is accepted, 3 points more are rejected, so are few tokens far from stock's, and early stops."""
     assert forced("same", mismatch=0.006)["answer"] == "accept"
     worse = forced("worse", mismatch=0.036)
@@ -89,21 +95,17 @@ def test_verdicts_on_faithful_and_unfaithful_systems(forced, tmp_path):
     assert forced("short", mismatch=0.006, early_stop=5)["answer"] in ("reject", "malformed")
     few = forced("few", requests=10, mismatch=0.006)
     assert few["answer"] == "smoke"
-    assert (
-        verdict("forcing", tmp_path / "same-out/samples.jsonl", tmp_path / "stock/samples.jsonl")["answer"] == "accept"
-    )
+    assert verdict("forcing", room / "same-out/samples.jsonl", calibration)["answer"] == "accept"
 
 
-def test_a_killed_run_goes_on(forced, tmp_path, calibration):
+def test_a_killed_run_goes_on(forced, room, calibration):
     """From any line on, the same command asks nothing twice, scores what is not scored, and comes to the same end."""
     first = forced("system", requests=20, tokens=100, mismatch=0.006)
-    path = tmp_path / "system-out" / "samples.jsonl"
+    path = room / "system-out" / "samples.jsonl"
     whole = path.read_text().splitlines(keepends=True)
     for at in (3, 15, len(whole) - 8):
         path.write_text("".join(whole[:at]) + whole[at][:30])
-        again = force(
-            tmp_path / "system" / "job.json", path.parent, calibration, None, lambda event: None, sandbox=False
-        )
+        again = force(room / "system" / "job.json", path.parent, calibration, None, lambda event: None, sandbox=False)
         samples = read(path)
         sessions = [said["session"] for unit in samples.of("force") for said in unit.answers]
         assert len(sessions) == len(set(sessions)) == 20
