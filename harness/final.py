@@ -20,7 +20,7 @@ from harness.errors import HarnessError, Usage, Violation
 from harness.final_verdict import SORTS, final_verdict, next_unit, sort_of
 from harness.generator import FINAL, SEALED_FAMILIES
 from harness.job import Arm, Job, read_job
-from harness.pair import GROUP, QUARTETS
+from harness.pair import HALF_REQUESTS, WARM_UP
 from harness.request import Request
 from harness.requests import Wanted, check_generator, check_seal, write_requests
 from harness.scoring import CHUNK, STOCK, SYSTEM, Work
@@ -31,7 +31,6 @@ __all__ = ["AR", "SIZES", "Sizes", "draw", "final", "rehearse"]
 
 ARMS = ("a", "b", "stock")
 AR = {"draft": "none"}  # the option that makes stock decode autoregressively
-HALF_REQUESTS = 1 + 2 * QUARTETS * GROUP  # of one half of a unit: the warm-up's and the groups'
 RESERVE = 1.5  # for units that are void, and groups that repeat themselves
 ROOM = 2  # times the longest prompt, as the generator counts, is kept free: tokenizers differ
 
@@ -56,7 +55,7 @@ class Sizes:
 
     def timed(self, devices: int) -> int:
         """Requests that arm a answers in counting groups."""
-        return (self.stock_units + self.ar_units) * (HALF_REQUESTS - 1) * devices
+        return (self.stock_units + self.ar_units) * (HALF_REQUESTS - WARM_UP) * devices
 
     def supply(self, devices: int) -> int:
         """Requests to time with."""

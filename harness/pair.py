@@ -26,7 +26,7 @@ from harness.supply import Supply
 from harness.tau import looped
 from harness.wire import Generate, Ready
 
-__all__ = ["GROUP", "HALF_REQUESTS", "QUARTETS", "Contestant", "Pair", "Voided"]
+__all__ = ["GROUP", "HALF_REQUESTS", "QUARTETS", "WARM_UP", "Contestant", "Pair", "Voided"]
 
 QUARTETS = 3
 GROUP = 8  # requests

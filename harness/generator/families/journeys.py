@@ -54,4 +54,4 @@ def _opening(scene: Scene) -> str:
     return notes(scene, scene.size_tok - 110) + start + " ".join(legs) + " " + scene.deal(_QUESTIONS)
 
 
-FAMILY = Family("journeys", "the journey", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("journeys", "the journey", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=64)

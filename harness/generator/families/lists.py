@@ -59,4 +59,4 @@ def _opening(scene: Scene) -> str:
     return notes(scene, scene.size_tok - 40) + " ".join(filter(None, parts))
 
 
-FAMILY = Family("lists", "the list", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("lists", "the list", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=64)

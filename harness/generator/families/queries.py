@@ -54,4 +54,4 @@ def _opening(scene: Scene) -> str:
     return "\n".join(tables) + about + f"\n\n{ask}"
 
 
-FAMILY = Family("queries", "the query", _opening, lambda scene: scene.deal(_FOLLOW))
+FAMILY = Family("queries", "the query", _opening, lambda scene: scene.deal(_FOLLOW), answer_tok=64)

@@ -35,4 +35,4 @@ def _follow(scene: Scene) -> str:
     return f"{_question(scene)} {scene.fill('{brief}')}" if scene.chance(60) else _question(scene)
 
 
-FAMILY = Family("reading", "the text that you read", _opening, _follow)
+FAMILY = Family("reading", "the text that you read", _opening, _follow, answer_tok=64)

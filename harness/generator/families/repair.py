@@ -148,4 +148,4 @@ def _follow(scene: Scene) -> str:
     return turn + _code(scene) if turn.endswith("\n") else turn
 
 
-FAMILY = Family("repair", "the broken program", _opening, _follow)
+FAMILY = Family("repair", "the broken program", _opening, _follow, answer_tok=64)
