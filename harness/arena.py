@@ -135,7 +135,7 @@ def _enclosure(job: Job, device: Device, sandbox: bool) -> Enclosure:
 def _begin(writer: Writer, job: Job, sandbox: str) -> None:
     """Writes what the campaign is of, or finds it there; then this process's card."""
     told = {
-        "arms": {name: {"tree": arm.tree, "options": arm.options} for name, arm in job.arms.items()},
+        "arms": {name: arm.system for name, arm in job.arms.items()},
         "deployment": job.digest,
         "rule": job.rule,
         "seed": job.seed,

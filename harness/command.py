@@ -16,4 +16,4 @@ def deadline_after(minutes: float | None) -> float | None:
 
 def is_past(deadline_s: float | None, ahead_s: float = 0.0) -> bool:
     """Whether a deadline is over, or will be in so many seconds."""
-    return deadline_s is not None and time.monotonic() + ahead_s > deadline_s
+    return deadline_s is not None and time.monotonic() + ahead_s >= deadline_s

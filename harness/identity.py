@@ -18,7 +18,7 @@ def identity(job_file: Path, now: datetime.datetime, timed: Path | None = None) 
     timed: the samples whose tokens would be forced first.
     """
     job = read_job(job_file)
-    arms = {name: {"tree": arm.tree, "options": arm.options} for name, arm in job.arms.items()}
+    arms = {name: arm.system for name, arm in job.arms.items()}
     campaign = {"arms": arms, "deployment": job.digest, "rule": job.rule}
     of = identity_of(campaign, card(job.deployment.device, now), None if timed is None else timed_digest(timed))
     return {"v": 1, "kind": "key", "key": named(of), "of": of}

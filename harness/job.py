@@ -96,6 +96,11 @@ class Arm:
     options: dict[str, str | float | bool]
     drafts: bool = True  # false loads no drafter
 
+    @property
+    def system(self) -> dict[str, Any]:
+        """What samples and verdicts call it."""
+        return {"tree": self.tree, "options": self.options}
+
     def check(self) -> None:
         """Raises unless the folder holds the tree that the job names."""
         if not self.folder.is_dir():

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness import shape
 from harness.client import LATTICE_S, LOAD_S, Engine
-from harness.command import Emit
+from harness.command import Emit, deadline_after, is_past
 from harness.conversation import Conversation
 from harness.errors import Crashed, HarnessError, Hung, Missing, Unsupported, Usage, Violation
 from harness.job import Job, read_job
@@ -60,7 +60,7 @@ def measure(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> dic
     `emit` gets `ready`, `text` and `answer` as from `run`, and `measured` and `ranked` with how many answers have got
     their steps and their lattice.
     """
-    deadline_s = None if minutes is None else time.monotonic() + 60 * minutes
+    deadline_s = deadline_after(minutes)
     job = read_job(job_file)
     _check(job)
     requests = read_requests(job.requests)
@@ -77,7 +77,7 @@ def measure(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> dic
             keep_log(error, out)
             raise
         except Hung:
-            if deadline_s is None or time.monotonic() < deadline_s:
+            if not is_past(deadline_s):
                 raise
             raise work.late() from None
         return work.summarise()
@@ -169,7 +169,7 @@ class _Measurement:
         with self._engine("stock") as (engine, ready, text):
             asked = list(self._asked(ready, text))
             for done, number in enumerate(left, start=len(ranked) + 1):
-                if self.deadline_s is not None and time.monotonic() >= self.deadline_s:
+                if is_past(self.deadline_s):
                     raise self.late()
                 begin_s = time.monotonic()
                 wait_s = patience(LATTICE_S, self.deadline_s)
@@ -218,7 +218,7 @@ class _Measurement:
         files = sorted(self.folder.glob("*.lattice"))
         took = [shape.loads(line) for line in self.times.lines()]  # one that was killed behind its line has two
         header = _header(files[0])
-        arms = {name: {"tree": job.arms[arm].tree, "options": job.arms[arm].options} for name, arm in _ARMS.items()}
+        arms = {name: job.arms[arm].system for name, arm in _ARMS.items()}
         tallies: dict[str, Tally] = {}
         for answer in every:
             family = answer.get("category", NO_FAMILY)

@@ -12,7 +12,7 @@ from typing import Any
 from harness import shape
 from harness.answer import Answer
 from harness.client import LOAD_S, Engine
-from harness.command import Emit, deadline_after
+from harness.command import Emit, deadline_after, is_past
 from harness.conversation import Conversation, spoken
 from harness.errors import Crashed, HarnessError, Hung, Usage
 from harness.job import Job, read_job
@@ -83,7 +83,7 @@ def _answer(job: Job, left: list[Conversation], answers: "Answers", emit: Emit, 
             emit({"event": "ready", **about, **asdict(ready), "card": card(deployment.device, now)})
             Runner(job, engine, ready, text, answers, emit).work(deque(left), deadline_s)
     except Hung:
-        if deadline_s is None or time.monotonic() < deadline_s:
+        if not is_past(deadline_s):
             raise
     except Crashed as error:
         keep_log(error, answers.folder)

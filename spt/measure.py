@@ -4,11 +4,11 @@ The job is made anew by each command and is the same for the same words, so the 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spt.campaign import Requests, write_requests
+from spt.campaign import Emit, Requests, write_requests
 from spt.deployment import Deployment
 from spt.errors import Missing, Unsupported
 from spt.job import run_harness
@@ -16,7 +16,6 @@ from spt.job import run_harness
 __all__ = ["check_measurable", "measure", "write_measuring_job"]
 
 SET = "development"
-Emit = Callable[[dict[str, Any]], None]
 
 
 def check_measurable(deployment: Deployment) -> None:
