@@ -6,7 +6,7 @@ asks what to measure next.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness import statistics
 from harness.errors import plain
@@ -163,12 +163,18 @@ def _read(gain: float) -> str:
 def next_step(samples: Samples) -> Measure | Outcome:
     """The unit to measure next, or how the campaign ended."""
     if (end := ended(samples, _TIMED)) is not None:
-        return end
+        return end if _met_candidate(samples) else replace(end, answer="refused")
     calibrate = [reading(unit).value for unit in samples.of("calibrate")]
     step = decide(calibrate, used_readings(samples, "screen"), used_readings(samples, "confirm"))
     if isinstance(step, Outcome):
         return step
     return Measure(step, max((unit.number + 1 for unit in samples.of(step)), default=0))
+
+
+def _met_candidate(samples: Samples) -> bool:
+    """Whether a unit was tried with the candidate: a machine that fails before that says nothing of it."""
+    phases = [*(unit.phase for unit in samples.units), *(void.phase for void in samples.voids)]
+    return any(phase in phases for phase in ("screen", "confirm"))
 
 
 def ended(samples: Samples, timed: Sequence[str]) -> Outcome | None:

@@ -177,6 +177,14 @@ def test_three_busy_units_reject_the_arm(arm, answer):
     assert "busy 3 times" in outcome.reason
 
 
+@pytest.mark.parametrize("cause", ["throttle", "busy"])
+def test_a_machine_that_fails_before_the_candidate_came_refuses(cause):
+    """Units of the current best alone say nothing of the candidate, so its key stays open."""
+    lines = [*timed_campaign(calibrate=7), *[void("calibrate", 7, "b", cause) for _ in range(3)]]
+    assert next_step(folded(lines)).answer == "refused"
+    assert next_step(folded([*lines, void("screen", 0)])).answer == "undecided"
+
+
 def test_more_than_one_void_in_five_ends_undecided():
     """Void lines and units that the chart voids count together."""
     lines = timed_campaign(gain=0.03)  # 8 units
