@@ -66,6 +66,9 @@ class Request:
         return len(self.turns) or 1
 
 
+SHAPE = 'a line is {"id": TEXT, "turns": [TEXT, ...]}, or has `ids` for `turns` (docs/records.md)'
+
+
 def read_requests(path: Path) -> list[Request]:
     """All requests of a file, in order; ids are unique.  Errors name the line."""
     try:
@@ -78,12 +81,12 @@ def read_requests(path: Path) -> list[Request]:
             try:
                 request = _request(shape.loads(line))
             except shape.Mismatch as error:
-                raise Usage(f"{path}:{number_}: {error}") from None
+                raise Usage(f"{path}:{number_}: {error}", SHAPE) from None
             if request.id in requests:
                 raise Usage(f"{path}:{number_}: the id '{request.id}' stands twice")
             requests[request.id] = request
     if not requests:
-        raise Usage(f"the requests '{path}' are empty")
+        raise Usage(f"the requests '{path}' are empty", SHAPE)
     return list(requests.values())
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "key_of",
     "make_folder",
     "measure",
+    "naming",
     "open_folder",
     "scratch",
     "session_tok",
@@ -224,6 +225,17 @@ def write_requests(deployment: Deployment, wanted: Requests, seed: int, to: Path
         with to.open("ab") as file:
             file.write(beside.read_bytes())
         beside.unlink()
+
+
+@contextlib.contextmanager
+def naming(file: Path | None, copy: Path) -> Iterator[None]:
+    """Lets errors about the copy that is asked name the user's file, the one that can be mended."""
+    try:
+        yield
+    except SptError as error:
+        if file is not None:
+            error.message = error.message.replace(str(copy), str(file))
+        raise
 
 
 def _generate(deployment: Deployment, wanted: Requests, seed: int, to: Path) -> None:

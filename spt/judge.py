@@ -20,6 +20,7 @@ from spt.campaign import (
     key_of,
     make_folder,
     measure,
+    naming,
     open_folder,
     session_tok,
     sweep,
@@ -79,7 +80,7 @@ def time_systems(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
     if (old := _old(plan, TIME, "timing", key)) is not None:
         return old
     folder = open_folder(plan, TIME, key, time_requests(file, max(1, len(limits.devices))))
-    _measure(plan, TIME, folder, [*limits.places(), *limits.words()], _noting(plan, "timing", key, emit))
+    _measure(plan, TIME, folder, [*limits.places(), *limits.words()], _noting(plan, "timing", key, emit), file)
     return _end(plan, "timing", key, folder)
 
 
@@ -98,7 +99,7 @@ def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
     words = ["--reference", str(reference), *limits.words()]
     if timed is not None:
         words += ["--timed", str(timed)]
-    _measure(plan, FORCE, folder, words, _noting(plan, "forcing", key, emit))
+    _measure(plan, FORCE, folder, words, _noting(plan, "forcing", key, emit), file)
     return _end(plan, "forcing", key, folder, reference)
 
 
@@ -193,8 +194,10 @@ def _noting(plan: Plan, what: str, key: str, emit: Emit) -> Emit:
     return note
 
 
-def _measure(plan: Plan, kind: Kind, folder: Path, words: list[str], emit: Emit) -> None:
-    measure(plan.deployment, folder, [kind.command, "--stream", *words], emit)
+def _measure(plan: Plan, kind: Kind, folder: Path, words: list[str], emit: Emit, file: Path | None) -> None:
+    """Runs the harness; what it says of the requests names the user's `file`."""
+    with naming(file, folder / "requests.jsonl"):
+        measure(plan.deployment, folder, [kind.command, "--stream", *words], emit)
 
 
 def _end(plan: Plan, what: str, key: str, folder: Path, reference: Path | None = None) -> dict[str, Any]:
@@ -212,7 +215,7 @@ def _calibrated(plan: Plan, limits: Limits, emit: Emit) -> Path:
         file = plan.deployment.requests.get("file")
         path = None if file is None else plan.deployment.folder / file
         folder = open_folder(own, CALIBRATE, key, calibration_requests(plan, path))
-        _measure(plan, CALIBRATE, folder, limits.words(), emit)
+        _measure(plan, CALIBRATE, folder, limits.words(), emit, path)
         kept = plan.ledger.keep_raw(folder / "out" / "samples.jsonl")
         part = done.with_name(".calibration.json")
         part.write_text(json.dumps({"v": 1, "kind": "calibration", "key": key, "samples": kept.name.partition(".")[0]}))

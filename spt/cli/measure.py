@@ -46,7 +46,7 @@ def measure(
       spt measure -o first
       spt measure best-first-tree -o tree --count 16 --max-minutes 30
     """
-    from spt.campaign import scratch
+    from spt.campaign import naming, scratch
     from spt.choice import Chosen, nearest_deployment, split_options
     from spt.cli.generate import ended_by_exception, make_arm
     from spt.cli.judging import chosen_deployment
@@ -64,7 +64,7 @@ def measure(
         arms = {"a": arm, "stock": _stock_arm(arm, folder)}
         job = write_measuring_job(folder, deployment, arms, wanted, seed, max_tokens)
         try:
-            with Progress() as progress:
+            with naming(wanted.file, folder / "requests.jsonl"), Progress() as progress:
                 summary = run(deployment, job, out, max_minutes, progress)
         except HarnessFailed as error:
             for line in error.log:

@@ -338,11 +338,12 @@ def test_another_tree_is_refused(make_job, tmp_path):
     ],
 )
 def test_bad_requests(make_job, tmp_path, lines, words):
-    """A line that is no request is named by its number."""
+    """A line that is no request is named by its number, and the hint says what one is."""
     with pytest.raises(Usage) as caught:
         go(make_job(lines), tmp_path / "out")
 
     assert words in caught.value.message
+    assert (caught.value.hint is None) == ("twice" in words)
 
 
 # --- as a process ---

@@ -249,6 +249,15 @@ def test_generated_requests_are_unseen_sessions(repository):
     assert json.loads((repository / "two" / "job.json").read_text())["deployment"]["device"] == "cuda:0"
 
 
+def test_bad_requests_name_the_users_file(repository):
+    """A campaign asks a copy; what is wrong with it is said of the file that the user can mend."""
+    (repository / "bad.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
+    ran = spt("time", "stock@fast.yaml", "--requests", "bad.jsonl", *SANDBOX, cwd=repository)
+
+    assert errors_well(ran, 2, "bad.jsonl:1: the request has an unknown key 'prompt'", '"turns"')
+    assert "campaigns" not in ran.err
+
+
 def test_a_job_appears_whole(repository, monkeypatch):
     """A disk that is full in the midst of a job leaves no half of one, so that the same command makes it later."""
     with monkeypatch.context() as patch:

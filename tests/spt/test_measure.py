@@ -96,6 +96,23 @@ def test_errors_are_one_line(project, changes, arguments, status, problem):
     assert not (folder / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"id": "a", "prompt": "x"}', "error: bad.jsonl:1: the request has an unknown key 'prompt'"),
+        ("", "error: the requests 'bad.jsonl' are empty"),
+    ],
+)
+def test_bad_requests_name_the_users_file(project, text, problem):
+    """A request that is none is named in the file that the user can mend, and the hint says what a request is."""
+    folder = project()
+    (folder / "bad.jsonl").write_text(text)
+    code, said, talk = spt(folder, "-o", "out", "--requests", "bad.jsonl")
+    assert (code, said) == (2, "")
+    assert problem in talk.splitlines()
+    assert any(line.startswith('hint: a line is {"id"') for line in talk.splitlines())
+
+
 @pytest.mark.full
 def test_a_real_model(tmp_path):
     """SmolLM2 with the shipped drafter and a tree: every accepted draft stands in the lattice at its rank."""
