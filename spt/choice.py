@@ -148,8 +148,10 @@ def checked_options(
 
 def _meant(declared: Mapping[str, Any], name: str, value: object, home: Any) -> str | None:
     """What was perhaps meant: a word that an entry adds, one that is declared, or nearly one of either."""
+    if name in declared and not declared[name].values:
+        return None  # a number that is none: the system has the option, and no entry adds anything to that
     added = _added(home)
-    words = (name, f"{name}={value}")
+    words = (f"{name}={value}",) if name in declared else (name, f"{name}={value}")
     allowed = [str(one) for one in declared[name].values or ()] if name in declared else []
     here = get_close_matches(str(value), allowed, 1) if name in declared else get_close_matches(name, declared, 1)
     exact = [word for word in words if word in added]
@@ -158,7 +160,7 @@ def _meant(declared: Mapping[str, Any], name: str, value: object, home: Any) -> 
     near = exact or [one for word in words for one in get_close_matches(word, added, 1, 0.85)]
     if near:
         entry = added[near[0]]
-        return f"entry '{entry}' adds '{near[0]}': `spt entry apply {entry}`, or --system {entry}"
+        return f"entry '{entry}' adds '{near[0]}': `spt entry apply {entry}`, or take '{entry}' as the system"
     return f"it takes one of: {', '.join(allowed)}" if allowed else None
 
 

@@ -277,7 +277,11 @@ def repository(tmp_path, toy):
     ("arguments", "error", "hints"),
     [
         ([], "no option is named 'best_first_nodes'", ["spt entry apply best-first-tree", "--no-options"]),
-        (["--no-options", "--option", "best_first_width=4"], "--option: no option", ["--system best-first-tree"]),
+        (
+            ["--no-options", "--option", "best_first_width=4"],
+            "--option: no option",
+            ["take 'best-first-tree' as the system"],
+        ),
         (["--no-options", "--option", "selct=chain"], "no option is named 'selct'", ["did you mean 'select'?"]),
         (["--no-options", "--option", "select=chian"], "cannot be 'chian'", ["did you mean 'chain'?"]),
         (["--no-options", "--option", "select=best_frist"], "cannot be 'best_frist'", ["entry 'best-first-tree' adds"]),
@@ -290,6 +294,14 @@ def test_options_are_checked_before_the_engine(repository, arguments, error, hin
 
     assert errors_well(ran, 2, error, *hints)
     assert ran.out == ""
+
+
+def test_a_value_of_an_applied_option_needs_no_entry(repository):
+    """A wrong value of an option that the system has is no reason to apply the entry again."""
+    ran = toys_spt("generate", "Hi", "--system", "best-first-tree", "--option", "best_first_nodes=x", cwd=repository)
+
+    assert errors_well(ran, 2, "takes a whole number, not 'x'")
+    assert "entry apply" not in ran.err
 
 
 def test_another_system_needs_another_engine(tmp_path, toy):
