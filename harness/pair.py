@@ -146,7 +146,10 @@ class Pair:
     def watch(self) -> None:
         """Ends the unit when `time.monotonic()` has passed the deadline; it is measured anew another time."""
         if is_past(self._deadline_s):
-            raise HarnessError("the time is up in the midst of a unit", "the same command goes on from here")
+            raise HarnessError(
+                f"the time is up in the midst of unit {self.step.unit} of '{self.step.phase}'",
+                "the same command measures this unit anew, and goes on: the time must hold a whole unit",
+            )
 
     def write(self, lines: Iterable[Line]) -> None:
         """Lines of this unit, on the disk when it returns."""

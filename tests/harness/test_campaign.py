@@ -218,8 +218,9 @@ def test_time_that_is_up_ends_a_unit_in_its_midst(judged, tmp_path, monkeypatch)
     """A unit may take longer than all the time there is: it ends between two turns and counts as not begun."""
     metronome, clock = Metronome(), iter(range(10**6))
     monkeypatch.setattr("harness.pair.time.monotonic", lambda: float(next(clock)))
-    with pytest.raises(HarnessError, match="in the midst of a unit"):
+    with pytest.raises(HarnessError, match="in the midst of unit 0 of 'calibrate'") as told:
         judged(metronome, minutes=0.3)
+    assert told.value.hint is not None and "anew" in told.value.hint
     assert read(tmp_path / "out" / "samples.jsonl").units == ()
     assert metronome.log[-1][0] == "kill"
 
