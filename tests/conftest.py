@@ -1,8 +1,13 @@
 """Shared by all tests."""
 
 import os
+import signal
 
 import pytest
+
+# Children inherit what is ignored; tests that interrupt them must not depend on how they themselves were started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)

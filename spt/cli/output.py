@@ -56,13 +56,15 @@ def print_json(value: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A plain table on standard output, as wide as the terminal."""
+    """A plain table on standard output, as wide as the terminal; what is too wide goes on below, none of it lost."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(*columns, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
     for row in rows:
         made.add_row(*(Text(printable(cell)) for cell in row))
     Console(file=sys.stdout, width=shutil.get_terminal_size((120, 24)).columns, highlight=False).print(made)

@@ -41,7 +41,7 @@ class Server(ThreadingHTTPServer):
         self.script = Script()
         self.asked: list[dict] = []  # bodies
         self.headers: list[dict] = []
-        self.open = self.most_open = 0
+        self.open = self.most_open = 0  # answers under way: asked for, and their last line not sent yet
         self.lock = Lock()
         self.left = Event()  # a client went away in the midst of an answer
 
@@ -94,14 +94,17 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "plain":
             self.reply(200, b'{"choices": []}')
         else:
-            with self.server.lock:
-                self.server.open += 1
-                self.server.most_open = max(self.server.most_open, self.server.open)
+            self.count(1)
             try:
                 self.stream(body, script, fault)
             finally:
-                with self.server.lock:
-                    self.server.open -= 1
+                self.count(-self.counted)
+
+    def count(self, change: int) -> None:
+        self.counted = self.__dict__.get("counted", 0) + change
+        with self.server.lock:
+            self.server.open += change
+            self.server.most_open = max(self.server.most_open, self.server.open)
 
     def stream(self, body: dict, script: Script, fault: str | None) -> None:
         self.send_response(200)
@@ -117,6 +120,8 @@ class Handler(BaseHTTPRequestHandler):
         while begin < len(ids) or begin == 0:
             end = begin + (script.first if begin == 0 else script.tau)
             time.sleep(script.step_s)
+            if end >= len(ids):
+                self.count(-1)  # whoever reads this line may ask the next at once
             self.event(event(body, ids[begin:end], finish if end >= len(ids) else None, script, begin == 0, fault))
             if fault == "break":
                 self.close_connection = True

@@ -22,8 +22,9 @@ def measured(tmp_path, toy):
 
 
 @pytest.fixture
-def ceiling(tmp_path, toy):
-    """Runs the command on the toy's models."""
+def ceiling(tmp_path, toy, monkeypatch):
+    """Runs the command on the toy's models, in a wide terminal."""
+    monkeypatch.setenv("COLUMNS", "200")
 
     def run(*words):
         return spt("ceiling", *words, "--target", toy.target, "--drafter", toy.drafter, cwd=tmp_path)
