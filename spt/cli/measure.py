@@ -17,7 +17,13 @@ from spt.cli.output import data, print_json, say, table
 @click.option("--requests", metavar="FILE", help="JSON lines to ask; the deployment's, or generated, when left out.")
 @click.option("--count", type=click.IntRange(min=1), default=64, show_default=True, help="Of generated requests.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of generated requests.")
-@click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="The longest answer.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Of answers whose request names no length.",
+)
 @click.option("--max-minutes", type=click.FloatRange(min=0), metavar="M", help="Stop then; the command goes on.")
 @click.option("--option", "options", metavar="NAME=VALUE", multiple=True, help="An option of the system; repeatable.")
 @click.option("--no-options", is_flag=True, help="Leave the options of the deployment file out.")

@@ -96,6 +96,16 @@ def test_errors_are_one_line(project, changes, arguments, status, problem):
     assert not (folder / "out").exists()
 
 
+def test_a_request_knows_how_long_its_answer_is(project):
+    """--max-tokens is for requests that name no length; one that does keeps it."""
+    folder = project()
+    rows = [{**REQUESTS[0], "max_tokens": 9}, REQUESTS[1]]
+    (folder / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status, _, talk = spt(folder, "-o", "out", "--max-tokens", "5")
+    assert status == 0, talk
+    assert [len(request.tokens) - request.start for request in read_lattice(folder / "out").requests] == [9, 5]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
