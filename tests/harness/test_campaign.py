@@ -117,10 +117,10 @@ def test_a_crash_of_the_candidate_declines(judged):
 
 
 def test_a_crash_of_the_current_best_does_not(judged):
-    """What the current best does wrong is not held against the candidate."""
+    """What the current best does wrong is not held against the candidate; before that one came, its key stays open."""
     found = judged(b={"fails": True})
 
-    assert found["answer"] == "undecided"
+    assert found["answer"] == "refused"
 
 
 def test_a_candidate_cannot_take_a_unit_back(judged):
