@@ -47,6 +47,7 @@ class World:
     count: int  # of short prompts that are enough to reject a rate near the limit on
     few: int  # and a rate far above it
     tokens: int  # of a short answer
+    late_tok: int  # of a long prompt's
     temperature: float  # greedy text of a random model is one loop
 
     @property
@@ -58,7 +59,7 @@ class World:
         """Requests of a job: so many short (0: as many as there must be) and long prompts, drawn by the name."""
         dice, most = random.Random(name), tokens or self.tokens
         asked = [(ids, most) for ids in dice.sample(self.short, short or self.count)]
-        asked += [(ids, most // 2) for ids in dice.sample(self.long, long)]
+        asked += [(ids, self.late_tok) for ids in dice.sample(self.long, long)]
         return [{"id": f"{name}-{at}", "ids": ids, "max_tokens": most} for at, (ids, most) in enumerate(asked)]
 
 
@@ -77,6 +78,7 @@ def tiny(folder: Path) -> World:
         count=40,
         few=40,
         tokens=40,
+        late_tok=20,
         temperature=1.0,
     )
 
@@ -105,6 +107,7 @@ def smollm2(folder: Path) -> World:
         count=32,
         few=16,
         tokens=40,
+        late_tok=40,
         temperature=0.0,
     )
 
