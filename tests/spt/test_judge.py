@@ -105,7 +105,7 @@ def test_a_campaign_in_which_nothing_was_asked_begins_anew(repository):
     (repository / "bad.jsonl").write_text("{}\n")
     words = ["time", "stock@fast.yaml", "--no-sandbox", "--max-minutes", "0", "--requests"]
     assert errors_well(spt(*words, "none.jsonl", cwd=repository), 2, "are empty")
-    assert errors_well(spt(*words, "bad.jsonl", cwd=repository), 2, "requests.jsonl")
+    assert errors_well(spt(*words, "bad.jsonl", cwd=repository), 2, "bad.jsonl:1")
     few = spt(*words, "few.jsonl", cwd=repository)
     assert errors_well(few, 2, "holds 12 prompts that differ, and a campaign may need 1848", "let them be generated")
     assert "the time is up" in spt(*words, "many.jsonl", cwd=repository).err
