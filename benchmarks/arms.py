@@ -4,13 +4,14 @@ All arms share the boundaries of their times: prefill ends when the first tokens
 last ones are.  What came with the first tokens belongs to prefill.
 """
 
+import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Answer", "Arm", "Setup", "StockArm", "load_arm", "options_of"]
+__all__ = ["Answer", "Arm", "Setup", "StockArm", "add_setup", "load_arm", "options_of"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,23 @@ class Setup:
             context=self.context,
             requests=1,
         )
+
+
+def add_setup(parser: argparse.ArgumentParser) -> None:
+    """The words of a command that names a `Setup`, requests and how many of them."""
+    parser.add_argument("--system", type=Path, help="an exported system (`spt export`); the shipped stock if left out")
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--drafter", type=Path, required=True)
+    parser.add_argument("--requests", type=Path, required=True, help="JSON lines with id and ids")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=8, help="requests")
+    parser.add_argument("--tokens", type=int, default=128, help="the longest answer")
+    parser.add_argument("--ignore-eos", action="store_true", help="stop ids end no answer; what follows them is noise")
+    parser.add_argument("--widen", type=int, default=1)
+    parser.add_argument("--jitter", type=int, default=0)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--context", type=int, default=2048)
 
 
 def options_of(setting: str) -> dict[str, Any]:

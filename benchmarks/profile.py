@@ -9,9 +9,8 @@ Times under a profiler are nobody's speed: a row's `wall_us` is taken in between
 
 import argparse
 import sys
-from pathlib import Path
 
-from benchmarks.arms import Setup, load_arm, options_of
+from benchmarks.arms import Setup, add_setup, load_arm, options_of
 from benchmarks.rows import read_lines
 from benchmarks.speed import shipped_system
 
@@ -41,20 +40,8 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", type=Path, help="an exported system (`spt export`); the shipped stock if left out")
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--drafter", type=Path, required=True)
-    parser.add_argument("--requests", type=Path, required=True, help="JSON lines with id and ids")
-    parser.add_argument("--out", type=Path, required=True)
+    add_setup(parser)
     parser.add_argument("--setting", default="chain")
-    parser.add_argument("--count", type=int, default=8, help="requests")
-    parser.add_argument("--tokens", type=int, default=128, help="the longest answer")
-    parser.add_argument("--ignore-eos", action="store_true", help="stop ids end no answer; what follows them is noise")
-    parser.add_argument("--widen", type=int, default=1)
-    parser.add_argument("--jitter", type=int, default=0)
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--context", type=int, default=2048)
     arguments = parser.parse_args()
     try:
         options_of(arguments.setting)

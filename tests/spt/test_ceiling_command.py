@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.spt.measuring import DRAFTER, H200, change_summary, gguf, measure_toy, profile_rows, write_toy
+from tests.smollm2 import gguf
+from tests.spt.measuring import DRAFTER, H200, change_summary, measure_toy, profile_rows, write_toy
 from tests.spt.toys import errors_well, spt
 
 
