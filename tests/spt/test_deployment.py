@@ -13,6 +13,7 @@ from harness.job import _DEPLOYMENT
 from spt import deployment as module
 from spt.deployment import Sampling, content_digest, parse, read
 from spt.errors import Missing, Usage
+from stock.digest import content_digest as stocks_digest
 from tests.harness import toys
 
 ROOT = Path(__file__).parents[2]
@@ -300,6 +301,14 @@ def test_content_digest_is_its_definition(tmp_path):
     )
 
     assert content_digest(tmp_path) == module.hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_stock_names_models_as_spt_does(tmp_path):
+    """The digests in a lattice are those of a deployment: of a folder, with files that do not count, and of a file."""
+    for name in ("config.json", "a.safetensors", "b.gguf", "tokenizer.model", "words.txt", "chat.jinja", "README.md"):
+        (tmp_path / name).write_text(name)
+    for model in (tmp_path, tmp_path / "b.gguf"):
+        assert stocks_digest(model) == content_digest(model)
 
 
 def test_content_digest_cache(tmp_path, monkeypatch):
