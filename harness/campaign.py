@@ -123,7 +123,9 @@ class Course:
     def _measure(self, step: Measure, deadline_s: float | None) -> bool:
         """Whether the unit that was measured counts."""
         arena, names = self.arena, self.sides[step.phase]
-        pair = Pair(arena.job.deployment, arena.writer, self.supply, step, arena.job.seed, arena.start, deadline_s)
+        pair = Pair(
+            arena.job.deployment, arena.writer, self.supply, step, arena.job.seed, arena.start, deadline_s, self.emit
+        )
         try:
             pair.run([self._half(names, turn) for turn in range(len(arena.devices))])
         except Voided as void:

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.answer import Answer
 from harness.client import LOAD_S, Engine, Start
-from harness.command import is_past
+from harness.command import Emit, is_past
 from harness.device import Device
 from harness.errors import EngineError, HarnessError, Refused
 from harness.job import Arm, Deployment
@@ -32,6 +32,7 @@ QUARTETS = 3
 GROUP = 8  # requests
 WARM_UP = GROUP  # requests before any is timed: the first seconds of a process are its noisiest
 HALF_REQUESTS = WARM_UP + 2 * QUARTETS * GROUP  # of one half of a unit
+TURNS = 2 * (1 + 2 * QUARTETS)  # of one half of a unit: each arm's warm-up and its groups
 LOOPED_SHARE = 0.1
 REDRAWS = 8  # of one group; a file of requests that loops so often is the wrong one
 LOAD_FACTOR, LOAD_SLACK_S = 1.5, 10.0
@@ -70,9 +71,11 @@ class Pair:
         seed: int,
         start: Start = Engine.start,
         deadline_s: float | None = None,
+        emit: Emit = lambda event: None,
     ) -> None:
         self.deployment, self.writer, self.supply, self.step, self.start = deployment, writer, supply, step, start
-        self._deadline_s = deadline_s
+        self._deadline_s, self._emit = deadline_s, emit
+        self._turns, self._halves = 0, 1
         self._random = random.Random(f"{seed} {step.phase} {step.unit}")
         self._groups = 0  # numbers given out
 
@@ -82,6 +85,7 @@ class Pair:
         halves: for each, contestants and devices by arm.
         """
         first, leads = [], []
+        self._halves = len(halves)
         try:
             for half, (contestants, devices) in enumerate(halves):
                 order = self._random.sample(ARMS, 2)
@@ -134,6 +138,7 @@ class Pair:
             else:
                 return
             self.write([{"type": "redraw", "half": half, "quartet": quartet, "groups": [number]}])
+            self._turns -= at + 1
         raise Voided(None, "violation", f"{REDRAWS} draws of a group were too repetitive")
 
     def _take(self, count: int, side: "_Side") -> list[Generate]:
@@ -142,6 +147,12 @@ class Pair:
     def _number(self) -> int:
         self._groups += 1
         return self._groups - 1
+
+    def turned(self) -> None:
+        """Tells that an arm had its turn; those of a group that is drawn again do not count."""
+        self._turns += 1
+        told = {"phase": self.step.phase, "unit": self.step.unit, "turns": self._turns, "of": TURNS * self._halves}
+        self._emit({"event": "turn", **told})
 
     def watch(self) -> None:
         """Ends the unit when `time.monotonic()` has passed the deadline; it is measured anew another time."""
@@ -214,6 +225,7 @@ class _Side:
             answers.append(self._blame(functools.partial(self._engine.generate, request)))
         self._seen = self.device.reading()
         self._stand_still()
+        self.pair.turned()
         return answers
 
     def warm_up(self, requests: Sequence[Generate]) -> None:

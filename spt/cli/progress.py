@@ -1,6 +1,7 @@
 """How far a campaign is, on standard error: a bar on a terminal, else a line now and then."""
 
 import sys
+import time
 from types import TracebackType
 from typing import Any
 
@@ -9,6 +10,7 @@ from spt.cli.output import printable, say
 __all__ = ["Progress"]
 
 LINES = 10  # of one phase, where there is no terminal
+QUIET_S = 60.0
 LEAST_UNITS = 3  # an interval of two says nothing
 
 
@@ -19,6 +21,7 @@ class Progress:
         self._bar: Any = None
         self._tasks: dict[str, Any] = {}
         self._said: dict[str, int] = {}
+        self._said_s = time.monotonic()
 
     def __enter__(self) -> "Progress":
         if sys.stderr.isatty():
@@ -42,6 +45,8 @@ class Progress:
         """Shows one event."""
         if event["event"] == "unit":
             self._step(str(event["phase"]), event["units"], event["of"], _running(event))
+        elif event["event"] == "turn":
+            self._turn(str(event["phase"]), f"unit {event['unit']}: {event['turns']} of {event['of']} turns")
         elif event["event"] in ("measured", "ranked"):
             self._step("answers" if event["event"] == "measured" else "lattices", event["answers"], event["of"], "")
         elif event["event"] == "answered":
@@ -66,7 +71,18 @@ class Progress:
         step = done * LINES // max(of, 1)
         if step != self._said.get(phase):
             self._said[phase] = step
+            self._said_s = time.monotonic()
             say(f"{phase}: {done} of {of}" + (f", {found}" if found else ""))
+
+    def _turn(self, phase: str, found: str) -> None:
+        """How far a unit is: beside its phase's bar, or a line where none was said for a minute."""
+        if self._bar is not None:
+            if phase not in self._tasks:
+                self._tasks[phase] = self._bar.add_task(phase, total=None, found="")
+            self._bar.update(self._tasks[phase], found=found)
+        elif time.monotonic() - self._said_s > QUIET_S:
+            self._said_s = time.monotonic()
+            say(f"{phase}, {found}")
 
     def _say(self, text: str) -> None:
         if self._bar is not None:

@@ -1,5 +1,6 @@
 """`python -m harness time`: campaigns on a metronome with a virtual clock, and on real, frozen processes."""
 
+import itertools
 import json
 import os
 import random
@@ -286,7 +287,10 @@ def test_real_processes_are_timed_and_survive_a_kill(make_job, tmp_path):
     options = {"step_ms": 0.0, "prefill_ms": 0.0, "stop_rate": 0.0, "noise": 0.0}
     job, out = make_job(options, options, max_tokens=2), tmp_path / "out"
     first = harness_time(job, out)
-    assert json.loads(first.stdout.readline())["event"] == "unit"
+    told = (json.loads(line) for line in first.stdout)
+    turns = list(itertools.takewhile(lambda event: event["event"] != "unit", told))
+    assert {event["event"] for event in turns} == {"turn"}
+    assert (turns[-1]["turns"], turns[-1]["of"]) == (14, 14)  # two warm-ups, and six groups in both arms
     time.sleep(0.3)
     first.send_signal(signal.SIGKILL)
     first.communicate()

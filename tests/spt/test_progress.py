@@ -1,0 +1,29 @@
+"""Progress of campaigns where there is no terminal."""
+
+import pytest
+
+from spt.cli import progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that tests set."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_long_unit_is_not_silent(clock, capsys):
+    """Within a unit a line is said where none was for a minute, and no more than that."""
+    shown = progress.Progress()
+    for turn in range(1, 15):
+        clock[0] += 25.0
+        shown({"event": "turn", "phase": "screen", "unit": 2, "turns": turn, "of": 14})
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "screen, unit 2: 3 of 14 turns"
+    assert len(said) == 4
+
+    clock[0] += 50.0
+    shown({"event": "unit", "phase": "screen", "unit": 2, "units": 3, "of": 5, "gain": None})
+    shown({"event": "turn", "phase": "screen", "unit": 3, "turns": 1, "of": 14})
+    assert capsys.readouterr().err.splitlines() == ["screen: 3 of 5"]
