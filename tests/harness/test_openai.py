@@ -54,7 +54,11 @@ def running():
 
 @pytest.fixture
 def server(running):
-    """The server as it is by default; it has been asked nothing."""
+    """The server as it is by default; it has been asked nothing, and says nothing more to a client that went away."""
+    until = time.monotonic() + 20
+    while running.open and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not running.open
     running.script = Script()
     running.asked.clear()
     running.headers.clear()
