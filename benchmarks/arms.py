@@ -94,6 +94,8 @@ def options_of(setting: str) -> dict[str, Any]:
         return {"draft": "none"}
     if setting == "chain":
         return {}
+    if kind == "chain":
+        return {"chain_positions": int(rest)}
     if kind == "tree":
         return {"select": "best_first", **_numbered(tree, rest)}
     if kind == "confident":

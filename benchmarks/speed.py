@@ -3,7 +3,7 @@
     python -m benchmarks.speed [--system DIR] --target FILE --drafter DIR --requests IDS.jsonl --out ROWS.jsonl \\
         --settings ar chain tree:63:0:16 transformers
 
-Settings are `ar`, `chain`, `tree:NODES[:POSITIONS[:WIDTH]]`, `confident:FLOOR:NODES[:POSITIONS[:WIDTH]]`,
+Settings are `ar`, `chain[:POSITIONS]`, `tree:NODES[:POSITIONS[:WIDTH]]`, `confident:FLOOR:NODES[:POSITIONS[:WIDTH]]`,
 `NAME:OPTION=VALUE,...`, and `transformers`, `transformers-assisted`, which are the only ones that need transformers.
 All of them are loaded side by side on one copy of the target's weights and are idle while another answers.  A request
 is answered by every setting before the next request comes, in an order that moves on with each request, and one
@@ -250,7 +250,7 @@ def measure(
     for number, (repeat, request, order) in enumerate(plan):
         for place, setting in enumerate(order):
             answer = arms[setting].answer(request, arguments.tokens)
-            rows.add(answer_row(setting, repeat, request["id"], place, answer) | read_clocks(about["card"]))
+            rows.add(answer_row(setting, repeat, request, place, answer) | read_clocks(about["card"]))
         print(f"round {number + 1} of {len(plan)}: {request['id']}", file=sys.stderr, flush=True)
     for setting in ours(arguments):
         if not has_phases(rows, setting):
@@ -268,10 +268,10 @@ def load_arms(arguments: argparse.Namespace, setup: Setup, target: Any) -> dict[
     return arms | {setting: load_peer(setting, target, narrow, stop_ids) for setting in peers}
 
 
-def answer_row(setting: str, repeat: int, name: str, place: int, answer: Answer) -> dict[str, Any]:
+def answer_row(setting: str, repeat: int, request: dict[str, Any], place: int, answer: Answer) -> dict[str, Any]:
     options = {} if setting in PEERS else options_of(setting)
-    head = {"kind": "answer", "setting": setting, "options": options, "repeat": repeat, "id": name, "place": place}
-    return head | asdict(answer)
+    head = {"kind": "answer", "setting": setting, "options": options, "repeat": repeat, "id": request["id"]}
+    return {**head, "prompt_tok": len(request["ids"]), "place": place, **asdict(answer)}
 
 
 def phases(arm: Arm, requests: list[dict[str, Any]], tokens: int) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class CostModel:
         """The time of a step there; Usage where nothing of its kind was measured."""
         kind = "drafting" if at.drafts else "plain"
         if kind not in self.coefficients:
-            raise Usage(f"'{at.name}': no step of that kind was measured", f"measure one {TERMS[kind][0]}")
+            raise Usage(f"'{at.name}': no step of that kind was measured", f"measure {TERMS[kind][0]}")
         values = [TERMS[term][1](at) for term in self.coefficients]
         step_us = sum(value * each for value, each in zip(values, self.coefficients.values(), strict=True))
         if step_us <= 0:

@@ -21,6 +21,7 @@ __all__ = [
     "run_point",
     "tau_of",
     "walk_points",
+    "walk_policies",
     "walked_levels",
 ]
 
@@ -130,6 +131,21 @@ def walk_points(lattice: "Lattice", nodes: Iterable[int] = NODES, batch: int = 1
     if batch > 1:
         policies += [Shared(count * batch, batch, 0, width) for count in nodes if count * batch < 1024]
     return [_point(walked, lattice.depths) for walked in walker.walk_all(policies) if walked.kept_steps]
+
+
+def walk_policies(lattice: "Lattice", words: Iterable[str]) -> dict[str, Point]:
+    """What policies, in the words of `spt walk`, come to; Usage for a word that is none, or no step that counts."""
+    from spt.policy import parse_policy
+    from spt.walk import Walker
+
+    words = list(words)
+    walked = Walker([lattice]).walk_all(map(parse_policy, words))
+    found = {}
+    for word, own in zip(words, walked, strict=True):
+        if not own.kept_steps:
+            raise Usage(f"'{word}': no step of these answers counts", "measure longer answers, or others")
+        found[word] = _point(own, lattice.depths)
+    return found
 
 
 def walked_levels(lattice: "Lattice", nodes: int) -> list[Point]:

@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,24 +155,36 @@ def _row_run(
     kept = {f"{row['id']}/{row['repeat']}": _kept(row["ids"], row["lines"]) for row in answers}
     stepped = [row for row in answers if len(row["lines"]) > 1]
     samples = tuple(
-        Sample(setting, 1e6 * row["decode_s"] / (len(row["lines"]) - 1), len(row["lines"]) - 1) for row in stepped
+        Sample(
+            replace(setting, context_tok=_context_tok(row)),
+            1e6 * row["decode_s"] / (len(row["lines"]) - 1),
+            len(row["lines"]) - 1,
+        )
+        for row in stepped
     )
     steps = sum(sample.steps for sample in samples)
+    known = [sample for sample in samples if sample.setting.context_tok is not None]
+    mean_tok = sum((each.setting.context_tok or 0.0) * each.steps for each in known) / steps if known else None
     return Run(
-        setting=setting,
+        setting=replace(setting, context_tok=mean_tok),
         tau=_tau(kept, f"'{path}': '{name}'"),
         kept=kept,
-        positions=answers[0]["options"].get("best_first_positions", 0),
+        positions=_positions(answers[0]["options"]),
         step_us=1e6 * sum(row["decode_s"] for row in stepped) / steps,
         samples=samples,
         phases_us={phase: phases[f"{phase}_us"] for phase in STEP_PHASES} if phases else {},
     )
 
 
+def _context_tok(row: Mapping[str, Any]) -> float | None:
+    """Mean context of an answer's steps; None for a row that does not say how long its prompt was."""
+    return row["prompt_tok"] + len(row["ids"]) / 2 if "prompt_tok" in row else None
+
+
 def _setting(name: str, options: Mapping[str, Any], depths: int) -> Setting:
     if options.get("draft") == "none":
         return Setting(name, 0, drafts=False)
-    return Setting(name, options.get("best_first_nodes", depths))
+    return Setting(name, options.get("best_first_nodes") or min(options.get("chain_positions") or depths, depths))
 
 
 def _kept(ids: Sequence[int], lines: Sequence[int]) -> tuple[int, int]:
@@ -247,7 +259,7 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
         setting=setting,
         tau=tau,
         kept=kept,
-        positions=int(options.get("best_first_positions", 0)),
+        positions=_positions(options),
         step_us=1e6 * decode_s / sum(len(answer["lines"]) - 1 for answer in answers),
         samples=samples,
         phases_us=dict(zip(STEP_PHASES, phases.tolist(), strict=True)),
@@ -255,6 +267,11 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
         folder=folder,
         tree=summary["system"]["tree"],
     )
+
+
+def _positions(options: Mapping[str, Any]) -> int:
+    """Drafted depths of a chain or a tree, 0 for all."""
+    return int(options.get("best_first_positions") or options.get("chain_positions") or 0)
 
 
 def _tau(kept: Kept, where: str) -> float:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spt.ceiling import Ceiling, Models, Sweep, ceiling, rates_of, sweep
 from spt.cost import CostModel, Estimate, Setting, fit
@@ -16,7 +16,10 @@ from spt.gains import Gain, Outlook, plan
 from spt.measured import Measured, Run, read_measured
 from spt.shapes import read_decoder, read_drafter
 
-__all__ = ["ASSUMED_CONTEXT_TOK", "Study", "Subject", "study"]
+if TYPE_CHECKING:
+    from spt.lattice import Lattice
+
+__all__ = ["ASSUMED_CONTEXT_TOK", "Study", "Subject", "check_target", "lattices_of", "study"]
 
 ASSUMED_CONTEXT_TOK = 512.0  # where no source recorded a context
 
@@ -135,20 +138,22 @@ def study(
     context_tok: float | None = None,
     device: Device | None = None,
     nodes: Sequence[int] = NODES,
+    lattices: Path | None = None,
 ) -> Study:
     """Reads, walks and counts; Usage, Missing or Unsupported says what is off.
 
-    current: the run to explain; left out, the only one that drafts.  device: left out, the card's.
+    current: the run to explain; left out, the only one that drafts.  device: left out, the card's.  lattices: a folder
+    of `spt measure`, or a lattice file, to walk; left out, those of a source.
     """
     drafter = None if subject.drafter is None else read_drafter(subject.drafter)
     measured = read_measured(sources, drafter.depths if drafter else 0)
-    _check_target(measured, subject)
+    check_target(measured, subject)
     models = Models(read_decoder(subject.target).widened(subject.widen), drafter, measured.target.dtype)
     run = measured.run(current) if current is not None else _only_drafting(measured)
     device = device or find_device(measured.target.gpu)
     known_tok = run.profile.context_tok if run.profile is not None else run.setting.context_tok
     at_tok = next((each for each in (context_tok, known_tok) if each is not None), ASSUMED_CONTEXT_TOK)
-    points, walked = _points(measured, run, models, nodes)
+    points, walked = _points(measured, run, models, nodes, lattices_of(measured, subject, lattices, run))
     ceilings = [
         ceiling(models, run, points, rates, at_tok) for rates in rates_of(device, models.dtype, measured.copy_bytes_s)
     ]
@@ -167,7 +172,7 @@ def study(
     )
 
 
-def _check_target(measured: Measured, subject: Subject) -> None:
+def check_target(measured: Measured, subject: Subject) -> None:
     """Usage for a record of another target: its digest is that of the file's bytes, or of the deployment."""
     said = measured.target
     digests = {content_digest(subject.target)}
@@ -190,17 +195,35 @@ def _only_drafting(measured: Measured) -> Run:
     raise Usage("several settings were measured: which is the current one?", f"--current names one of {names}")
 
 
-def _points(measured: Measured, run: Run, models: Models, nodes: Sequence[int]) -> tuple[list[Point], bool]:
-    """Walked policies where a measurement holds lattices, beside what runs measured."""
+def lattices_of(
+    measured: Measured, subject: Subject, folder: Path | None = None, first: Run | None = None
+) -> "Lattice | None":
+    """What is walked: the lattices of `folder`, else of a source, that of the run `first` before others; None for none.
+
+    Usage for lattices of another target, or of one that is widened otherwise.
+    """
     from spt.lattice import LATTICES, read_lattice
 
+    runs = [*([first] if first else []), *measured.runs.values()]
+    own = [run.folder for run in runs if run.folder and (run.folder / LATTICES).is_dir()]
+    if folder is None and not own:
+        return None
+    lattice = read_lattice(folder or own[0])
+    if (lattice.origin.target, lattice.origin.widen) != (content_digest(subject.target), subject.widen):
+        raise Usage(
+            f"the lattices of '{folder or own[0]}' are of another target than '{subject.target}'",
+            "--target and --widen name the one that was measured",
+        )
+    return lattice
+
+
+def _points(
+    measured: Measured, run: Run, models: Models, nodes: Sequence[int], lattice: "Lattice | None"
+) -> tuple[list[Point], bool]:
+    """Walked policies where there are lattices, beside what runs measured."""
     depths = models.drafter.depths if models.drafter else 0
     points = [run_point(each, depths) for each in measured.runs.values()]
-    folders = [
-        each.folder for each in (run, *measured.runs.values()) if each.folder and (each.folder / LATTICES).is_dir()
-    ]
-    if not folders:
+    if lattice is None:
         return points, False
-    lattice = read_lattice(folders[0])
     drafted = int(run.setting.nodes) or lattice.depths
     return [*points, *walk_points(lattice, nodes, run.setting.batch), *walked_levels(lattice, drafted)], True

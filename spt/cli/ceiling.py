@@ -4,12 +4,15 @@ import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from spt.cli.output import data, print_json, say, table
 from spt.errors import Missing, Usage
+
+if TYPE_CHECKING:
+    from spt.study import Subject
 
 BAR = 24
 
@@ -23,10 +26,17 @@ BAR = 24
 @click.option("--widen", metavar="K", help="How many times as wide the target was made.")
 @click.option("--context", type=click.FloatRange(min=0), metavar="N", help="Tokens of context to count floors at.")
 @click.option("--gpu", metavar="NAME", help="A device of the table instead of the card's.")
+@click.option(
+    "--lattices",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="What to walk, where no SOURCE is a folder with lattices.",
+)
 @click.option("--plan", "as_plan", is_flag=True, help="What each direction could gain, instead of the ceiling.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg", help="Also draw pictures.")
 @click.option("--predict", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write predictions.")
 @click.option("--at", multiple=True, metavar="NODES[:CONTEXT[:BATCH]]", help="With --predict: of what; repeatable.")
+@click.option("--policy", multiple=True, metavar="POLICY", help="With --predict: of what it verifies; repeatable.")
 @click.option("--hold", multiple=True, metavar="NAME", help="With --predict: leave it out of the fit, and predict it.")
 @click.option("--check", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Hold predictions up.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output instead of text.")
@@ -39,10 +49,12 @@ def ceiling(
     widen: str | None,
     context: float | None,
     gpu: str | None,
+    lattices: Path | None,
     as_plan: bool,
     plot: Path | None,
     predict: Path | None,
     at: tuple[str, ...],
+    policy: tuple[str, ...],
     hold: tuple[str, ...],
     check: Path | None,
     as_json: bool,
@@ -56,11 +68,11 @@ def ceiling(
     \b
     Example:
       spt ceiling measured/chain measured/ar --current chain --plot ceiling.svg
-      spt ceiling measured/* --predict predicted.json --at 63 --at 127
+      spt ceiling measured/* --predict predicted.json --policy tree:63:0:16 --at 127
       spt ceiling measured/* new/tree63 --check predicted.json
     """
-    if (at or hold) and predict is None:
-        raise Usage("--at and --hold say what to predict", "--predict FILE goes with them")
+    if (at or policy or hold) and predict is None:
+        raise Usage("--at, --policy and --hold say what to predict", "--predict FILE goes with them")
     from spt.choice import choose_deployment
 
     chosen = choose_deployment(file, target, drafter, {"widen": widen}, Path.cwd())
@@ -68,22 +80,24 @@ def ceiling(
         say(f"note: {note}")
     deployment = chosen.deployment
     models = deployment.models
+    from spt.study import Subject, study
+
+    subject = Subject(models.target, models.drafter, deployment.widen)
+    if predict is not None:
+        _predict(sources, subject, predict, _Wanted(at, policy, hold), lattices, as_json)
+    if check is not None:
+        _check([*sources], _depths(models.drafter), check, as_json)
     if predict is not None or check is not None:
-        depths = _depths(models.drafter)
-        if predict is not None:
-            _predict(sources, depths, predict, at, hold, as_json)
-        if check is not None:
-            _check([*sources], depths, check, as_json)
         return
     from spt.devices import find_device
-    from spt.study import Subject, study
 
     found = study(
         sources,
-        Subject(models.target, models.drafter, deployment.widen),
+        subject,
         current=current,
         context_tok=context,
         device=None if gpu is None else find_device(gpu),
+        lattices=lattices,
     )
     if plot is not None:
         from spt.pictures import draw
@@ -110,23 +124,22 @@ def _depths(drafter: Path | None) -> int:
 # --- predictions ---
 
 
-def _predict(
-    sources: Sequence[Path], depths: int, path: Path, at: Sequence[str], hold: Sequence[str], as_json: bool
-) -> None:
-    from spt.cost import fit
-    from spt.measured import read_measured
-    from spt.prediction import predict_file, setting_at
+class _Wanted(NamedTuple):
+    """What is to be predicted, in the words of --at, --policy and --hold."""
 
-    if not at and not hold:
-        raise Usage("nothing is to be predicted", "--at NODES names a setting, --hold one that was measured")
+    at: Sequence[str]
+    policies: Sequence[str]
+    hold: Sequence[str]
+
+
+def _predict(
+    sources: Sequence[Path], subject: "Subject", path: Path, wanted: _Wanted, lattices: Path | None, as_json: bool
+) -> None:
+    if not any(wanted):
+        raise Usage("nothing is to be predicted", "--at NODES, --policy POLICY, or --hold a setting that was measured")
     if path.exists():
         raise Usage(f"'{path}' is there already", "a prediction is written once, before its setting is run")
-    measured = read_measured(sources, depths)
-    held = [measured.run(name).setting for name in hold]
-    samples = [sample for sample in measured.samples if sample.setting.name not in hold]
-    settings = [*held, *(setting_at(word) for word in at)]
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    record = predict_file(fit(samples), samples, settings, measured.target.digest, date)
+    record = _prediction(sources, subject, wanted, lattices)
     path.write_text(json.dumps(record, indent=1) + "\n")
     if as_json:
         print_json(record)
@@ -136,12 +149,38 @@ def _predict(
             each["setting"],
             f"{each['step_us']:.0f}",
             _interval(each["interval_us"]),
+            _number(each.get("tau")),
+            _number(each.get("speedup"), 3),
+            _interval(each.get("speedup_interval"), 2),
             ", ".join(each["extrapolates"]) or "-",
         )
         for each in record["predictions"]
     ]
-    table(("setting", "step us", "95 % interval", "extrapolates over"), rows)
+    columns = ("setting", "step us", "95 % interval", "tau", "times plain", "95 % interval", "extrapolates over")
+    table(columns, rows)
     say(f"written to {path}, sha256 {record['sha256'][:12]}")
+
+
+def _prediction(sources: Sequence[Path], subject: "Subject", wanted: _Wanted, lattices: Path | None) -> dict[str, Any]:
+    from spt.cost import fit
+    from spt.curve import walk_policies
+    from spt.measured import read_measured
+    from spt.prediction import predict_file, setting_at, setting_of
+    from spt.study import check_target, lattices_of
+
+    depths = _depths(subject.drafter)
+    measured = read_measured(sources, depths)
+    check_target(measured, subject)
+    held = [measured.run(name).setting for name in wanted.hold]
+    samples = [sample for sample in measured.samples if sample.setting.name not in wanted.hold]
+    settings = [setting_of(word, depths, samples) for word in wanted.policies]
+    lattice = lattices_of(measured, subject, lattices) if settings else None
+    if settings and lattice is None:
+        raise Usage("there are no lattices to walk a policy on", "--lattices names a folder of `spt measure`")
+    points = {} if lattice is None else walk_policies(lattice, wanted.policies)
+    settings = [*held, *map(setting_at, wanted.at), *settings]
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return predict_file(fit(samples), samples, settings, measured.target.digest, date, points)
 
 
 def _check(sources: Sequence[Path], depths: int, path: Path, as_json: bool) -> None:
@@ -153,9 +192,10 @@ def _check(sources: Sequence[Path], depths: int, path: Path, as_json: bool) -> N
         raise Missing(f"no predictions at '{path}'", "--predict writes them")
     measured = read_measured(sources, depths)
     record = read_json(path.read_bytes(), str(path))
-    checked = check_predictions(record, measured.samples, measured.target.digest, f"'{path}'")
+    checked = check_predictions(record, [*measured.runs.values()], measured.target.digest, f"'{path}'")
     if as_json:
-        names = ("name", "predicted_us", "interval_us", "measured_us", "extrapolates", "error", "meets_goal")
+        step = ("name", "predicted_us", "interval_us", "measured_us", "extrapolates", "error", "meets_goal")
+        names = [*step, "tau", "speedup", "speedup_error"]
         print_json([{name: getattr(each, name) for name in names} for each in checked])
         return
     rows = [
@@ -165,17 +205,25 @@ def _check(sources: Sequence[Path], depths: int, path: Path, as_json: bool) -> N
             _interval(each.interval_us),
             f"{each.measured_us:.0f}",
             f"{each.error:+.2%}",
+            *(_number(value) for value in each.tau or (None, None)),
+            *(_number(value, 3) for value in each.speedup or (None, None)),
+            "-" if each.speedup_error is None else f"{each.speedup_error:+.2%}",
             "yes" if each.meets_goal else "no",
             ", ".join(each.extrapolates) or "-",
         )
         for each in checked
     ]
-    columns = ("setting", "predicted us", "95 % interval", "measured us", "error", f"within {GOAL:.0%}")
-    table((*columns, "extrapolates over"), rows)
+    columns = ["setting", "predicted us", "95 % interval", "measured us", "error"]
+    columns += ["tau predicted", "measured", "times plain predicted", "measured", "error"]
+    table((*columns, f"within {GOAL:.0%}", "extrapolates over"), rows)
 
 
-def _interval(interval: Sequence[float] | None) -> str:
-    return "-" if interval is None else f"{interval[0]:.0f} to {interval[1]:.0f}"
+def _interval(interval: Sequence[float] | None, digits: int = 0) -> str:
+    return "-" if interval is None else f"{interval[0]:.{digits}f} to {interval[1]:.{digits}f}"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 # --- what is shown ---

@@ -68,20 +68,23 @@ def write_lattice(path, tokens, start, ids, logprobs, vocabulary=512, parts=1, h
     return paths
 
 
-def write_measurement(folder, answers, depths=3, ranks=4, vocabulary=512, logprobs=None):
+def write_measurement(folder, answers, depths=3, ranks=4, vocabulary=512, logprobs=None, target=TARGET):
     """Writes a folder of answers {request: (prompt, [ids of each line])}, with random ranks where none are given.
 
-    logprobs: {request: (ids, logprobs)}.  Every step accepts its drafts by rank 0, whatever the ranks are.
+    logprobs: {request: (ids, logprobs)}.  target: the digest that lattices and summary name.
+    Every step accepts its drafts by rank 0, whatever the ranks are.
     """
     folder = Path(folder)
     (folder / "lattices").mkdir(parents=True)
     records, steps, positions = [], [], 0
+    of = {"digest": target, "widen": 1, "jitter": 0}
     for number, (request, (prompt, lines)) in enumerate(answers.items()):
         ids = [token for line in lines for token in line]
         tokens = [*prompt, *ids]
         held = (logprobs or {}).get(request) or some_ranks(len(ids), depths, ranks, vocabulary, number)
         file = folder / "lattices" / f"{number:05}.lattice"
-        write_lattice(file, tokens, len(prompt), *held, vocabulary=vocabulary, header={"request": f"{request}#0"})
+        header = {"request": f"{request}#0", "target": of}
+        write_lattice(file, tokens, len(prompt), *held, vocabulary=vocabulary, header=header)
         positions += len(ids)
         times = {"prefill_s": 0.5, "decode_s": 1.5}
         about = {"v": 1, "kind": "answer", "request": request, "turn": 0, "category": "toy", "prompt_tok": len(prompt)}
@@ -94,11 +97,11 @@ def write_measurement(folder, answers, depths=3, ranks=4, vocabulary=512, logpro
             start += len(line)
     for name, rows in (("answers.jsonl", records), ("steps.jsonl", steps)):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_summary(folder, positions, depths, ranks)
+    write_summary(folder, positions, depths, ranks, of)
     return folder
 
 
-def write_summary(folder, positions, depths, ranks):
+def write_summary(folder, positions, depths, ranks, target=None):
     """Writes `measurement.json` for the files as they are; its counts are not those of the answers."""
     tau = {"tau": 1.0, "tau_all": 1.0}
     names = ("answers", "tokens", "looped_tokens", "steps", "step_tokens", "kept_steps", "kept_tokens")
@@ -113,7 +116,7 @@ def write_summary(folder, positions, depths, ranks):
         "deployment_digest": None,
         "system": {"tree": "c" * 40, "options": {}},
         "stock": {"tree": "c" * 40, "options": {}},
-        "target": {"digest": TARGET, "widen": 1, "jitter": 0},
+        "target": target or {"digest": TARGET, "widen": 1, "jitter": 0},
         "drafter": DRAFTER,
         "counts": counts,
         "families": {"toy": counts},

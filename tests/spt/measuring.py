@@ -59,7 +59,7 @@ def measure_toy(folder, toy, lines=(1, 3, 2, 1, 4, 2), answers=2, times=None, op
             ids.append([7 + (token + at) % 500 for at in range(count)])
             token += count
         said[f"r{index}"] = ([3, 4, 5], ids)
-    write_measurement(folder, said)
+    write_measurement(folder, said, target=content_digest(toy.target))
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     rows = [{**row, **(times or {f"{phase}_us": us for phase, us in PHASES.items()})} for row in steps]
     (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -68,7 +68,6 @@ def measure_toy(folder, toy, lines=(1, 3, 2, 1, 4, 2), answers=2, times=None, op
     (folder / "answers.jsonl").write_text("".join(json.dumps({**row, "decode_s": decode_s}) + "\n" for row in answered))
     change_summary(
         folder,
-        target={"digest": content_digest(toy.target), "widen": 1, "jitter": 0},
         system={"tree": "c" * 40, "options": options or {}},
         gpu=gpu,
     )

@@ -351,6 +351,21 @@ def test_a_profile_is_a_mean_over_steps(tmp_path):
     assert (profile.steps, profile.rows, profile.context_tok) == (16, 4, 20)
 
 
+def test_rows_say_their_context_and_a_short_chain_its_positions(tmp_path):
+    """A chain of fewer positions than the drafter has verifies as many rows; where rows know the length of their
+    prompt, a sample's context is the mean of its steps."""
+    rows = [json.loads(line) for line in gzip.decompress(H200.read_bytes()).splitlines()]
+    about = next(row for row in rows if row["kind"] == "about")
+    first = next(row for row in rows if row["kind"] == "answer" and row["setting"] == "chain")
+    short = {**first, "setting": "chain:8", "options": {"chain_positions": 8}, "prompt_tok": 100}
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(about)}\n{json.dumps(short)}\n{json.dumps(first)}\n")
+    runs = read_measured([tmp_path / "rows.jsonl"], 15).runs
+
+    assert (runs["chain:8"].setting.nodes, runs["chain:8"].positions) == (8, 8)
+    assert runs["chain:8"].samples[0].setting.context_tok == 100 + len(first["ids"]) / 2
+    assert (runs["chain"].setting.nodes, runs["chain"].samples[0].setting.context_tok) == (15, None)
+
+
 @pytest.mark.parametrize("cut", [100, 5000])
 def test_rows_that_are_cut(tmp_path, cut):
     """A packed file that ends early, and a plain one, are errors."""

@@ -1,12 +1,16 @@
 """`spt ceiling`, as its user sees it."""
 
 import json
+import shutil
 
 import pytest
 
+from tests.fakes.lattice import write_measurement
 from tests.smollm2 import gguf
 from tests.spt.measuring import DRAFTER, H200, change_summary, measure_toy, profile_rows, write_toy
 from tests.spt.toys import errors_well, spt
+
+PLAIN = {"draft_us": 0.0, "verify_us": 3000.0, "accept_us": 100.0, "host_us": 50.0}
 
 
 @pytest.fixture
@@ -91,6 +95,25 @@ def test_predictions_are_written_once_and_checked(ceiling, measured, tmp_path, t
     assert errors_well(ceiling(measured, new, "--check", file), 2, "changed after")
 
 
+def test_a_policy_is_predicted_with_its_speed(ceiling, tmp_path, toy):
+    """--policy walks the lattices of a source, or of --lattices, and says tau, step and the gain over plain decoding;
+    the check holds each against the run that has its name."""
+    plain = measure_toy(tmp_path / "ar", toy, lines=(1,) * 7, options={"draft": "none"}, times=PLAIN)
+    chain, file = measure_toy(tmp_path / "chain", toy), tmp_path / "predicted.json"
+    record = answer(ceiling(plain, chain, "--predict", file, "--policy", "tree:2", "--policy", "chain", "--json"))
+    tree, whole = record["predictions"]
+    walked = json.loads(spt("walk", chain, "--policy", "chain", "--json", cwd=tmp_path).out)
+
+    assert (tree["setting"], tree["nodes"], whole["setting"], whole["nodes"]) == ("tree:2", 2, "chain", 3)
+    assert whole["tau"] == pytest.approx(walked["policies"][0]["tau"])
+    assert whole["speed_tok_s"] == pytest.approx(1e6 * whole["tau"] / whole["step_us"])
+    assert whole["speedup_interval"][0] <= whole["speedup"] <= whole["speedup_interval"][1]
+    walked = measure_toy(tmp_path / "walked", toy)
+    shutil.rmtree(chain / "lattices")
+    lone = ceiling(plain, chain, "--lattices", walked, "--predict", tmp_path / "2", "--policy", "tree:2")
+    assert f"{tree['speedup']:.3f}" in lone.out
+
+
 def test_a_speed_above_its_ceiling_is_an_exit_code(ceiling, tmp_path, toy):
     """A wrong model is said, with exit code 1, and its numbers stay as they are."""
     folder = measure_toy(tmp_path / "fast", toy)
@@ -104,16 +127,25 @@ def test_a_speed_above_its_ceiling_is_an_exit_code(ceiling, tmp_path, toy):
     assert all(each["model_is_wrong"] and each["headroom"] < 1 for each in json.loads(told.out)["ceilings"])
 
 
-def test_mistakes_are_one_line(ceiling, measured, tmp_path):
+def test_mistakes_are_one_line(ceiling, measured, tmp_path, toy):
     """Each mistake is said with its exit code, and no file appears."""
+    foreign = write_measurement(tmp_path / "foreign", {"r": ([3], [[4], [5, 6]])})
+    other = measure_toy(tmp_path / "other", toy)
+    shutil.rmtree(other / "lattices")
     for words, status, why in (
         ((tmp_path / "nowhere",), 4, "no measurement"),
         ((measured, "--current", "tree"), 2, "'tree' was not measured"),
         ((measured, "--gpu", "NVIDIA T4"), 5, "has no 'NVIDIA T4'"),
-        ((measured, "--at", "7"), 2, "--at and --hold"),
+        ((measured, "--at", "7"), 2, "--at, --policy and --hold"),
         ((measured, "--predict", tmp_path / "p.json"), 2, "nothing is to be predicted"),
         ((measured, "--predict", tmp_path / "p.json", "--at", "many"), 2, "'many' is no setting"),
         ((measured, "--predict", tmp_path / "p.json", "--hold", "chain"), 2, "no measured step"),
+        ((measured, "--predict", tmp_path / "p.json", "--policy", "shared:9:2"), 2, "'shared:9:2' cannot be predicted"),
+        ((measured, "--predict", tmp_path / "p.json", "--policy", "bush:9"), 2, "'bush:9'"),
+        ((measured, "--predict", tmp_path / "p.json", "--policy", "tree:9:0:9"), 2, "rank"),
+        ((other, "--lattices", foreign, "--plan"), 2, "are of another target"),
+        ((other, "--predict", tmp_path / "p.json", "--policy", "chain"), 2, "no lattices to walk"),
+        ((measured, "--lattices", tmp_path / "gone"), 4, "gone"),
         ((measured, "--check", tmp_path / "p.json"), 4, "no predictions"),
         ((measured, "--widen", "8"), 2, "widened 1 times, not 8"),
     ):

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spt.cost import CostModel, Sample, Setting, fit, means
+from spt.curve import Point
 from spt.errors import Usage
-from spt.measured import read_measured
-from spt.prediction import check_predictions, predict_file, setting_at
+from spt.measured import Run, read_measured
+from spt.prediction import check_predictions, predict_file, setting_at, setting_of
 from tests.spt.measuring import H200
 
 HELD = ("tree:63:0:16", "tree:128:0:16", "confident:0.02:63:0:16")
@@ -100,6 +101,11 @@ def test_held_out_settings_of_the_shipped_rows():
     assert model.predict(measured.run("tree:63:0:16").setting).extrapolates == ()
 
 
+def runs_of(*samples, tau=4.0):
+    """Each sample as a run of its own."""
+    return [Run(each.setting, tau, {"a": (tau * each.steps, each.steps)}, each.step_us, (each,)) for each in samples]
+
+
 @pytest.fixture
 def record():
     """Predictions of two settings that the model was not fitted on."""
@@ -111,12 +117,12 @@ def record():
 def test_predictions_are_held_against_what_came(record):
     """The error is signed and relative to what was measured; what was not run is not counted as met."""
     came = [Sample(Setting("47@700x2", 47, 700, 2), 1.02 * made_us(Setting("", 47, 700, 2)), 5)]
-    (checked,) = check_predictions(record, [*MADE, *came], "t" * 64, "here")
+    (checked,) = check_predictions(record, runs_of(*MADE, *came), "t" * 64, "here")
 
     assert checked.error == pytest.approx(1 / 1.02 - 1, abs=1e-6)
     assert checked.meets_goal
     alike = [Sample(Setting("measured/23", 23, 512.0), 2 * made_us(Setting("", 23, 512)), 5)]
-    (checked,) = check_predictions(record, alike, "t" * 64, "here")
+    (checked,) = check_predictions(record, runs_of(*alike), "t" * 64, "here")
     assert checked.name == "23:512"
     assert not checked.meets_goal
 
@@ -133,10 +139,10 @@ def test_a_prediction_that_proves_nothing_is_refused(record):
         ({**record, "date": None}, "t" * 64, came, "date"),
     ):
         with pytest.raises(Usage, match=why):
-            check_predictions(bad, samples, target, "here")
+            check_predictions(bad, runs_of(*samples), target, "here")
     fitted = predict_file(fit(MADE), MADE, [MADE[0].setting], "t" * 64, "2026")
     with pytest.raises(Usage, match="was fitted on"):
-        check_predictions(fitted, came, "t" * 64, "here")
+        check_predictions(fitted, runs_of(*came), "t" * 64, "here")
 
 
 @pytest.mark.parametrize("word", ["", "x", "1:2:3:4", "-1", "63:512:0", "1.5"])
@@ -162,3 +168,38 @@ def test_a_model_is_what_it_was_fitted_on():
 
     assert merged == Sample(at, 175.0, 4)
     assert isinstance(fit([replace(sample, steps=1) for sample in MADE]), CostModel)
+
+
+def test_a_speedup_is_predicted_from_a_walk(record):
+    """Speed is tau over the step, speedup is over plain decoding at the same context; both are held against runs that
+    measured both, and the interval holds the errors of tau, of the step and of the plain step."""
+    point = Point("tree:47", "tree", 47, 15, 5.0, {"a": (50.0, 10.0), "b": (52.0, 10.0), "c": (48.0, 10.0)})
+    at, plain = Setting("tree:47", 47, 700), Setting("ar", 0, 700, drafts=False)
+    record = predict_file(fit(MADE), MADE, [at], "t" * 64, "2026-12-01T00:00:00+00:00", {"tree:47": point})
+    (told,) = record["predictions"]
+    speedup = 5.0 * made_us(plain) / made_us(at)
+
+    assert told["speed_tok_s"] == pytest.approx(5e6 / made_us(at), rel=1e-5)
+    assert told["speedup"] == pytest.approx(speedup, rel=1e-5)
+    assert told["speedup_interval"][0] / speedup == pytest.approx(told["tau_interval"][0] / 5.0, rel=0.01)
+    (checked,) = check_predictions(record, runs_of(Sample(at, 1.1 * made_us(at))), "t" * 64, "here")
+    assert (checked.tau, checked.speedup, checked.speedup_error) == ((5.0, 4.0), None, None)
+    ran = runs_of(Sample(at, made_us(at))) + runs_of(Sample(plain, made_us(plain)), tau=1.0)
+    (checked,) = check_predictions(record, ran, "t" * 64, "here")
+    assert checked.speedup_error == pytest.approx(5 / 4 - 1, rel=1e-5)
+    assert abs(checked.error) < 1e-5
+    assert not checked.meets_goal
+
+
+@pytest.mark.parametrize(("word", "nodes"), [("chain", 15), ("chain:8", 8), ("tree:8:8:1", 8), ("tree:64:0:16", 64)])
+def test_the_setting_of_a_policy(word, nodes):
+    """Its rows, at the mean context of what was measured."""
+    assert setting_of(word, 15, MADE) == Setting(word, nodes, pytest.approx(1426.67, abs=0.01))
+    assert setting_of(word, 15, [Sample(Setting("x", 1), 1.0)]).context_tok is None
+
+
+@pytest.mark.parametrize("word", ["levels:1:0.98:chain", "shared:64:8", "length:2:15", "tree", "what:3"])
+def test_a_policy_without_fixed_rows_has_no_step(word):
+    """What has no number of rows of its own, and what is no policy, is refused in the user's word."""
+    with pytest.raises(Usage, match=word):
+        setting_of(word, 15, MADE)
