@@ -57,7 +57,7 @@ def parse() -> argparse.Namespace:
         "--requests", type=Path, default=REQUESTS, help="JSON lines with turns, of which the first is asked"
     )
     parser.add_argument("--target", default=SMOLLM2, help="a folder, a GGUF file, or package:NAME/FILE")
-    parser.add_argument("--system", default="stock", help="SYSTEM: stock, ENTRY+ENTRY..., or a revision")
+    parser.add_argument("--system", default="stock", help="SYSTEM: stock, ENTRY+ENTRY..., a revision; or an exported folder")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--count", type=int, default=8, help="requests from the start of the file")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer; stop ids are ignored")
@@ -88,8 +88,11 @@ def run(arguments: argparse.Namespace, requests: Sequence[dict[str, Any]]) -> tu
     options = dict(option.split("=", 1) for option in arguments.option)
     pairs: list[dict[bool, float]] = []
     with tempfile.TemporaryDirectory(prefix="spt-record-") as name:
-        _, brought = export_system(arguments.system, Path(name) / "system")
-        with Engine.start(stock_command(), Path(name) / "system") as engine:
+        exported, brought = Path(arguments.system), {}
+        if not exported.is_dir():
+            exported = Path(name) / "system"
+            _, brought = export_system(arguments.system, exported)
+        with Engine.start(stock_command(), exported.resolve()) as engine:
             values = convert({**brought, **options}, engine.hello.options)
             engine.load(
                 Settings(
