@@ -207,13 +207,13 @@ class Bench:
         return Path(self.arguments.out / "calibration/out/samples.jsonl")
 
     def measure(self) -> None:
-        """What is missing: stock's calibration, the verifier's pace, then one system after the other."""
+        """What is missing: stock's calibration, then one system after the other, then the verifier's pace."""
         self._calibrate()
-        if not self.rows.of("pace"):
-            self._pace()
         for name in self.arguments.systems:
             if not any(row["system"] == name for row in self.rows.of("forced")):
                 self._force(name)
+        if not self.rows.of("pace"):
+            self._pace()
 
     def _force(self, name: str) -> None:
         """Forces a system and writes its row."""

@@ -242,8 +242,8 @@ def _mean(values: Sequence[int]) -> float:
 def _tracer(device: torch.device) -> Any:
     from torch.profiler import ProfilerActivity, profile
 
-    activities = [ProfilerActivity.CPU]
-    return profile(activities=activities + [ProfilerActivity.CUDA] * (device.type == "cuda"))
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
+    return profile(activities=activities, acc_events=True)  # one cycle each; without it some versions warn of that
 
 
 def _trace(tracer: Any, folder: Path) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import perturbed
 from harness.client import Engine
 from harness.samples import read
 from harness.scoring import calibrate, force
@@ -196,7 +197,7 @@ def served_job(to, stock, url, folder, rows):
 def test_forcing(url, folder, tmp_path):
     """Every greedy token of vLLM with speculation, in FP32, is stock's own or as good."""
     stock = tmp_path / "stock"
-    system.write(system.stock(), stock)
+    perturbed.write(perturbed.shipped(), stock)
     rows = [{"id": f"p{at}", "ids": each["ids"], "max_tokens": ANSWER_TOK} for at, each in enumerate(PROMPTS[:12])]
     reference = served_job(tmp_path / "reference", stock, url, folder, [{**rows[0], "max_tokens": 8}])
     calibrate(reference, tmp_path / "own", None, lambda event: None, sandbox=False)

@@ -158,6 +158,7 @@ def test_a_recorded_run_runs_ahead(paths, tmp_path):
         engine.open(Request("test", PROMPT, 40, frozenset(), True, SAMPLINGS["greedy"]))
         while engine.requests:
             engine.step()
+        engine.on_step.close()
         rows = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
         texts.append([{key: value for key, value in row.items() if not key.endswith("_us")} for row in rows])
         assert all(row["verify_us"] > 0 for row in rows)
