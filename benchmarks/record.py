@@ -57,7 +57,9 @@ def parse() -> argparse.Namespace:
         "--requests", type=Path, default=REQUESTS, help="JSON lines with turns, of which the first is asked"
     )
     parser.add_argument("--target", default=SMOLLM2, help="a folder, a GGUF file, or package:NAME/FILE")
-    parser.add_argument("--system", default="stock", help="SYSTEM: stock, ENTRY+ENTRY..., a revision; or an exported folder")
+    parser.add_argument(
+        "--system", default="stock", help="stock, ENTRY+ENTRY..., a revision, or the folder of an exported one"
+    )
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--count", type=int, default=8, help="requests from the start of the file")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer; stop ids are ignored")
@@ -88,7 +90,7 @@ def run(arguments: argparse.Namespace, requests: Sequence[dict[str, Any]]) -> tu
     options = dict(option.split("=", 1) for option in arguments.option)
     pairs: list[dict[bool, float]] = []
     with tempfile.TemporaryDirectory(prefix="spt-record-") as name:
-        exported, brought = Path(arguments.system), {}
+        exported, brought = Path(arguments.system), dict[str, Any]()
         if not exported.is_dir():
             exported = Path(name) / "system"
             _, brought = export_system(arguments.system, exported)

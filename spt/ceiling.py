@@ -142,25 +142,39 @@ class Ceiling:
 
 
 def floors_us(
-    models: Models, at: Pass, rates: Rates, drafts: float = 1.0, weight_bits: float | None = None
+    models: Models,
+    at: Pass,
+    rates: Rates,
+    drafts: float = 1.0,
+    weight_bits: float | None = None,
+    *,
+    serial: bool = False,
 ) -> dict[str, float]:
-    """The least time of each class of a step; drafts: drafter passes a step."""
+    """The least time of each class of a step; drafts: drafter passes a step.
+
+    serial: as if bytes and FLOPs never overlapped, which is no floor but what a poor kernel takes at these rates.
+    """
     drafter = models.drafter if drafts else None
     work = step_work(models.target, drafter, at, models.dtype, weight_bits)
     if drafter is not None:
         own = work["drafter"]
         work["drafter"] = Work(round(own.bytes * drafts), round(own.flops * drafts))
-    return {name: rates.floor_us(each.bytes, each.flops) for name, each in work.items()}
+    count = rates.serial_us if serial else rates.floor_us
+    return {name: count(each.bytes, each.flops) for name, each in work.items()}
 
 
-def point_floors_us(models: Models, point: Point, rates: Rates, context_tok: float) -> dict[str, float]:
+def point_floors_us(
+    models: Models, point: Point, rates: Rates, context_tok: float, *, serial: bool = False
+) -> dict[str, float]:
     """The floors of a step of a policy; cheap passes are a class of their own, with weights of `CHEAP_BITS`."""
     at = Pass(point.nodes, context_tok, point.batch, point.tau)
-    found = floors_us(models, at, rates, point.drafts)
+    found = floors_us(models, at, rates, point.drafts, serial=serial)
     if point.cheap_passes:
         rows = point.cheap_rows / point.cheap_passes
         cheap = Pass(max(rows - 1, 0.0), context_tok, point.batch)
-        found["cheap"] = point.cheap_passes * sum(floors_us(models, cheap, rates, 0, CHEAP_BITS).values())
+        found["cheap"] = point.cheap_passes * sum(
+            floors_us(models, cheap, rates, 0, CHEAP_BITS, serial=serial).values()
+        )
     return found
 
 

@@ -33,6 +33,10 @@ class Rates:
         """The least time of so much work: whichever of the two takes longer."""
         return 1e6 * max(bytes_ / self.bytes_s, flops / self.flops_s)
 
+    def serial_us(self, bytes_: float, flops: float) -> float:
+        """The time of a kernel that moves its bytes and counts its FLOPs one behind the other, without any overlap."""
+        return 1e6 * (bytes_ / self.bytes_s + flops / self.flops_s)
+
 
 @dataclass(frozen=True)
 class Device:

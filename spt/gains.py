@@ -85,40 +85,59 @@ def _policies(outlook: Outlook, name: str, points: Sequence[Point]) -> Gain:
         depths = outlook.own.positions
         return Gain(name, None, None, None, f"no such policy was walked or measured: it drafts {depths} positions")
     best, gain, low, high = max(found, key=lambda each: each[1])
-    basis = f"{best.policy}: tau {outlook.own.tau:.2f} -> {best.tau:.2f}, {best.nodes:.0f} nodes at the fitted cost"
+    cost = "at the fitted cost" if _fitted(outlook, best) else "between its floor and bytes and FLOPs without overlap"
+    basis = f"{best.policy}: tau {outlook.own.tau:.2f} -> {best.tau:.2f}, {best.nodes:.0f} nodes {cost}"
     return Gain(name, max(gain, 0.0), min(low, max(gain, 0.0)), max(high, 0.0), basis)
 
 
 def _against(outlook: Outlook, point: Point) -> tuple[float, float, float]:
     """Gain of another policy at the cost of today's kernels: the ratio of taus over the ratio of steps."""
     ratio, least, most = ratio_interval(outlook.kept, point.kept)
-    step_us, relative = _step_us(outlook, point)
-    saved = outlook.step_us / step_us
-    spread = math.hypot(math.log(most / least) / 2, math.log1p(relative))
-    return ratio * saved - 1, ratio * saved * math.exp(-spread) - 1, ratio * saved * math.exp(spread) - 1
+    quick_us, step_us, slow_us = _step_us(outlook, point)
+    above, below = math.log(most / ratio), math.log(ratio / least)
+    high = math.exp(math.hypot(above, math.log(step_us / quick_us)))
+    low = math.exp(-math.hypot(below, math.log(slow_us / step_us)))
+    gain = ratio * outlook.step_us / step_us
+    return gain - 1, gain * low - 1, gain * high - 1
 
 
-def _step_us(outlook: Outlook, point: Point) -> tuple[float, float]:
-    """A step of the policy, and its relative uncertainty: by the cost model where it knows rows, else by floors."""
-    now, own = outlook.now, outlook.own
-    if outlook.cost.knows_rows or not point.nodes:
+def _fitted(outlook: Outlook, point: Point) -> bool:
+    return outlook.cost.knows_rows or not point.nodes
+
+
+def _step_us(outlook: Outlook, point: Point) -> tuple[float, float, float]:
+    """A step of the policy, the middle one of three: by the cost model where it knows rows, else by floors."""
+    if _fitted(outlook, point):
         at = Setting(point.policy, point.nodes, outlook.context_tok, point.batch, drafts=point.nodes > 0)
         try:
             there = outlook.cost.predict(at)
-            here = outlook.cost.predict(now.run.setting)
+            here = outlook.cost.predict(outlook.now.run.setting)
             # Where the model misses the system of today, it most likely misses the next one by as much.
-            scale = outlook.step_us / here.step_us
-            return there.step_us * scale, 2 * there.relative_sd
+            step_us = there.step_us * outlook.step_us / here.step_us
+            spread = 1 + 2 * there.relative_sd
+            return step_us / spread, step_us, step_us * spread
         except Usage:
             pass
-    more_us = _floor_us(outlook, point) - _floor_us(outlook, own)
-    # More work costs at least its floor, and at most what today's work costs above its own.
-    least, most = outlook.step_us + more_us, outlook.step_us + more_us * max(1.0, outlook.step_us / now.floor_us)
-    return max((least + most) / 2, 1e-3), abs(most - least) / max(least + most, 1e-3)
+    return _unfitted_us(outlook, point)
 
 
-def _floor_us(outlook: Outlook, point: Point) -> float:
-    return sum(point_floors_us(outlook.models, point, outlook.now.rates, outlook.context_tok).values())
+def _unfitted_us(outlook: Outlook, point: Point) -> tuple[float, float, float]:
+    """A step of which nobody measured what its rows cost.
+
+    At the least the step grows as its floor does.  At the most its bytes and FLOPs do not overlap at all, and are as
+    far above the device's rates as today's are.
+    """
+    own, step_us = outlook.own, outlook.step_us
+    least_us = step_us + _floor_us(outlook, point) - _floor_us(outlook, own)
+    scale = max(1.0, step_us / _floor_us(outlook, own, serial=True))
+    most_us = step_us + scale * (_floor_us(outlook, point, serial=True) - _floor_us(outlook, own, serial=True))
+    quick_us, slow_us = sorted((max(least_us, 1e-3), max(most_us, 1e-3)))
+    return quick_us, (quick_us + slow_us) / 2, slow_us
+
+
+def _floor_us(outlook: Outlook, point: Point, *, serial: bool = False) -> float:
+    floors = point_floors_us(outlook.models, point, outlook.now.rates, outlook.context_tok, serial=serial)
+    return sum(floors.values())
 
 
 def _shared(outlook: Outlook) -> Gain:
@@ -135,23 +154,34 @@ def _two_level(outlook: Outlook) -> Gain:
     if not levels:
         return Gain(name, None, None, None, "no policy of several drafts was walked")
     agreements = sorted({point.agreement for point in levels})
-    best = {agreement: _best_level(outlook, levels, agreement) for agreement in agreements}
-    middle = agreements[len(agreements) // 2]
-    gain, point = best[middle]
-    low, high = best[agreements[0]][0], best[agreements[-1]][0]
+    found = {
+        agreement: max(
+            ((*_level_gains(outlook, point), point) for point in levels if point.agreement == agreement),
+            key=lambda each: each[1],
+        )
+        for agreement in agreements
+    }
+    _, gain, _, point = found[agreements[len(agreements) // 2]]
+    low, high = found[agreements[0]][0], found[agreements[-1]][2]
     basis = f"{point.policy}: tau {point.tau:.2f}, cheap passes of {CHEAP_BITS:.0f}-bit weights; bounds by agreement"
-    return Gain(name, max(gain, 0.0), max(low, 0.0), max(high, 0.0), basis)
+    return Gain(name, max(gain, 0.0), min(low, max(gain, 0.0)), max(high, 0.0), f"{basis} and overlap")
 
 
-def _best_level(outlook: Outlook, levels: Sequence[Point], agreement: float) -> tuple[float, Point]:
-    gains = [(_level_gain(outlook, point), point) for point in levels if point.agreement == agreement]
-    return max(gains, key=lambda each: each[0])
+def _level_gains(outlook: Outlook, point: Point) -> tuple[float, float, float]:
+    """The gain of a policy at its slowest, middle and quickest step."""
+    quick_us, step_us, slow_us = _level_us(outlook, point)
+    low, gain, high = (point.tau / outlook.own.tau * outlook.step_us / us - 1 for us in (slow_us, step_us, quick_us))
+    return low, gain, high
 
 
-def _level_gain(outlook: Outlook, point: Point) -> float:
-    """At the efficiency of today: every floor above today's costs as many times its floor as today's step does."""
-    step_us = outlook.step_us * _floor_us(outlook, point) / outlook.now.floor_us
-    return point.tau / outlook.own.tau * outlook.step_us / step_us - 1
+def _level_us(outlook: Outlook, point: Point) -> tuple[float, float, float]:
+    """Every pass as far above its floor, or its bytes and FLOPs without overlap, as today's step is above its own."""
+    shares = [
+        _floor_us(outlook, point, serial=serial) / _floor_us(outlook, outlook.own, serial=serial)
+        for serial in (False, True)
+    ]
+    quick_us, slow_us = sorted(outlook.step_us * share for share in shares)
+    return quick_us, (quick_us + slow_us) / 2, slow_us
 
 
 # --- directions that make the same step cheaper ---

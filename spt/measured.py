@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from spt.cost import Sample, Setting
@@ -81,9 +82,11 @@ class Measured:
         return [sample for run in self.runs.values() for sample in run.samples]
 
 
-def read_measured(sources: Sequence[Path], depths: int) -> Measured:
+def read_measured(sources: Sequence[Path], depths: int, names: Mapping[str, str] = MappingProxyType({})) -> Measured:
     """Every source, which must be of one target, type and device; depths: positions that the drafter proposes.
 
+    names: other digests of a target by that which a folder names it by (`target_names`), so that rows and folders of
+    one file can stand side by side.
     Missing for a source that is not there; Usage for one that is cut, empty or of something else than the first.
     """
     if not sources:
@@ -94,6 +97,7 @@ def read_measured(sources: Sequence[Path], depths: int) -> Measured:
     for source in sources:
         read = _folder(source) if source.is_dir() else _rows(source, depths)
         target, own, copy_bytes_s, digest = read
+        target = replace(target, digest=names.get(target.digest, target.digest))
         for name in ("digest", "widen", "dtype", "gpu"):
             if first is not None and getattr(first, name) != getattr(target, name):
                 said = f"its {name} is '{getattr(target, name)}', not '{getattr(first, name)}'"
@@ -152,7 +156,8 @@ def _row_run(
     path: Path, name: str, answers: Sequence[dict[str, Any]], phases: Mapping[str, Any] | None, depths: int
 ) -> Run:
     setting = _setting(name, answers[0]["options"], depths)
-    kept = {f"{row['id']}/{row['repeat']}": _kept(row["ids"], row["lines"]) for row in answers}
+    # Named as the answers of a folder are, so that both can be compared request by request.
+    kept = {f"{row['id']}#{row['repeat']}": _kept(row["ids"], row["lines"]) for row in answers}
     stepped = [row for row in answers if len(row["lines"]) > 1]
     samples = tuple(
         Sample(

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -141,8 +141,8 @@ def _digest(record: dict[str, Any]) -> str:
     return hashlib.sha256(canonical(record).encode()).hexdigest()
 
 
-def check_predictions(record: Any, runs: Sequence["Run"], target: str, where: str) -> list[Checked]:
-    """Every predicted setting that was measured.
+def check_predictions(record: Any, runs: Sequence["Run"], targets: Collection[str], where: str) -> list[Checked]:
+    """Every predicted setting that was measured; targets: the digests that name what the runs are of.
 
     A setting is found by its name, else by nodes and batch.  Usage for a file that was changed, that is of another
     target, that was fitted on what it predicts, or of which nothing was measured.
@@ -150,7 +150,7 @@ def check_predictions(record: Any, runs: Sequence["Run"], target: str, where: st
     check(record, "prediction", where)
     if record["sha256"] != _digest({key: value for key, value in record.items() if key != "sha256"}):
         raise Usage(f"{where}: it was changed after it was written: its digest is not that of what it says")
-    if record["target"] != target:
+    if record["target"] not in targets:
         raise Usage(f"{where}: it is about another target", "a prediction and its check are of one deployment")
     found = []
     measured = means(sample for run in runs for sample in run.samples)

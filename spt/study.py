@@ -19,7 +19,16 @@ from spt.shapes import read_decoder, read_drafter
 if TYPE_CHECKING:
     from spt.lattice import Lattice
 
-__all__ = ["ASSUMED_CONTEXT_TOK", "Study", "Subject", "check_target", "lattices_of", "study"]
+__all__ = [
+    "ASSUMED_CONTEXT_TOK",
+    "Study",
+    "Subject",
+    "depths_of",
+    "lattices_of",
+    "read_subject",
+    "study",
+    "target_names",
+]
 
 ASSUMED_CONTEXT_TOK = 512.0  # where no source recorded a context
 
@@ -146,8 +155,7 @@ def study(
     of `spt measure`, or a lattice file, to walk; left out, those of a source.
     """
     drafter = None if subject.drafter is None else read_drafter(subject.drafter)
-    measured = read_measured(sources, drafter.depths if drafter else 0)
-    check_target(measured, subject)
+    measured = read_subject(sources, subject)
     models = Models(read_decoder(subject.target).widened(subject.widen), drafter, measured.target.dtype)
     run = measured.run(current) if current is not None else _only_drafting(measured)
     device = device or find_device(measured.target.gpu)
@@ -172,19 +180,34 @@ def study(
     )
 
 
-def check_target(measured: Measured, subject: Subject) -> None:
-    """Usage for a record of another target: its digest is that of the file's bytes, or of the deployment."""
-    said = measured.target
-    digests = {content_digest(subject.target)}
-    if subject.target.is_file():
-        with subject.target.open("rb") as file:
-            digests.add(hashlib.file_digest(file, "sha256").hexdigest())
-    if said.digest not in digests:
+def target_names(target: Path) -> dict[str, str]:
+    """The digest of a target's content by every digest that a source may name it by: rows name a file by its bytes."""
+    content = content_digest(target)
+    if not target.is_file():
+        return {content: content}
+    with target.open("rb") as file:
+        return {content: content, hashlib.file_digest(file, "sha256").hexdigest(): content}
+
+
+def read_subject(sources: Sequence[Path], subject: Subject) -> Measured:
+    """The sources, which must be of the subject; Usage for a record of another target, and as `read_measured` does."""
+    names = target_names(subject.target)
+    measured = read_measured(sources, depths_of(subject), names)
+    if measured.target.digest not in names:
         raise Usage(
             f"the measurement is of another target than '{subject.target}'", "--target names the one that was measured"
         )
-    if said.widen != subject.widen:
-        raise Usage(f"the measured target is widened {said.widen} times, not {subject.widen}", "--widen says how wide")
+    if measured.target.widen != subject.widen:
+        raise Usage(
+            f"the measured target is widened {measured.target.widen} times, not {subject.widen}",
+            "--widen says how wide",
+        )
+    return measured
+
+
+def depths_of(subject: Subject) -> int:
+    """Positions that the drafter proposes; 0 without one."""
+    return 0 if subject.drafter is None else read_drafter(subject.drafter).depths
 
 
 def _only_drafting(measured: Measured) -> Run:

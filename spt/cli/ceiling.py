@@ -86,7 +86,7 @@ def ceiling(
     if predict is not None:
         _predict(sources, subject, predict, _Wanted(at, policy, hold), lattices, as_json)
     if check is not None:
-        _check([*sources], _depths(models.drafter), check, as_json)
+        _check(sources, subject, check, as_json)
     if predict is not None or check is not None:
         return
     from spt.devices import find_device
@@ -113,12 +113,6 @@ def ceiling(
     if found.broken:
         say("the current system is faster than a ceiling: the model or its coefficients are wrong")
         click.get_current_context().exit(1)
-
-
-def _depths(drafter: Path | None) -> int:
-    from spt.shapes import read_drafter
-
-    return read_drafter(drafter).depths if drafter is not None else 0
 
 
 # --- predictions ---
@@ -164,16 +158,13 @@ def _predict(
 def _prediction(sources: Sequence[Path], subject: "Subject", wanted: _Wanted, lattices: Path | None) -> dict[str, Any]:
     from spt.cost import fit
     from spt.curve import walk_policies
-    from spt.measured import read_measured
     from spt.prediction import predict_file, setting_at, setting_of
-    from spt.study import check_target, lattices_of
+    from spt.study import depths_of, lattices_of, read_subject
 
-    depths = _depths(subject.drafter)
-    measured = read_measured(sources, depths)
-    check_target(measured, subject)
+    measured = read_subject(sources, subject)
     held = [measured.run(name).setting for name in wanted.hold]
     samples = [sample for sample in measured.samples if sample.setting.name not in wanted.hold]
-    settings = [setting_of(word, depths, samples) for word in wanted.policies]
+    settings = [setting_of(word, depths_of(subject), samples) for word in wanted.policies]
     lattice = lattices_of(measured, subject, lattices) if settings else None
     if settings and lattice is None:
         raise Usage("there are no lattices to walk a policy on", "--lattices names a folder of `spt measure`")
@@ -183,16 +174,16 @@ def _prediction(sources: Sequence[Path], subject: "Subject", wanted: _Wanted, la
     return predict_file(fit(samples), samples, settings, measured.target.digest, date, points)
 
 
-def _check(sources: Sequence[Path], depths: int, path: Path, as_json: bool) -> None:
+def _check(sources: Sequence[Path], subject: "Subject", path: Path, as_json: bool) -> None:
     from spt.formats import read_json
-    from spt.measured import read_measured
     from spt.prediction import GOAL, check_predictions
+    from spt.study import read_subject, target_names
 
     if not path.is_file():
         raise Missing(f"no predictions at '{path}'", "--predict writes them")
-    measured = read_measured(sources, depths)
+    measured = read_subject(sources, subject)
     record = read_json(path.read_bytes(), str(path))
-    checked = check_predictions(record, [*measured.runs.values()], measured.target.digest, f"'{path}'")
+    checked = check_predictions(record, [*measured.runs.values()], target_names(subject.target), f"'{path}'")
     if as_json:
         step = ("name", "predicted_us", "interval_us", "measured_us", "extrapolates", "error", "meets_goal")
         names = [*step, "tau", "speedup", "speedup_error"]

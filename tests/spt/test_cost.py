@@ -117,12 +117,12 @@ def record():
 def test_predictions_are_held_against_what_came(record):
     """The error is signed and relative to what was measured; what was not run is not counted as met."""
     came = [Sample(Setting("47@700x2", 47, 700, 2), 1.02 * made_us(Setting("", 47, 700, 2)), 5)]
-    (checked,) = check_predictions(record, runs_of(*MADE, *came), "t" * 64, "here")
+    (checked,) = check_predictions(record, runs_of(*MADE, *came), {"t" * 64}, "here")
 
     assert checked.error == pytest.approx(1 / 1.02 - 1, abs=1e-6)
     assert checked.meets_goal
     alike = [Sample(Setting("measured/23", 23, 512.0), 2 * made_us(Setting("", 23, 512)), 5)]
-    (checked,) = check_predictions(record, runs_of(*alike), "t" * 64, "here")
+    (checked,) = check_predictions(record, runs_of(*alike), {"t" * 64}, "here")
     assert checked.name == "23:512"
     assert not checked.meets_goal
 
@@ -139,10 +139,10 @@ def test_a_prediction_that_proves_nothing_is_refused(record):
         ({**record, "date": None}, "t" * 64, came, "date"),
     ):
         with pytest.raises(Usage, match=why):
-            check_predictions(bad, runs_of(*samples), target, "here")
+            check_predictions(bad, runs_of(*samples), {target}, "here")
     fitted = predict_file(fit(MADE), MADE, [MADE[0].setting], "t" * 64, "2026")
     with pytest.raises(Usage, match="was fitted on"):
-        check_predictions(fitted, runs_of(*came), "t" * 64, "here")
+        check_predictions(fitted, runs_of(*came), {"t" * 64}, "here")
 
 
 @pytest.mark.parametrize("word", ["", "x", "1:2:3:4", "-1", "63:512:0", "1.5"])
@@ -182,10 +182,10 @@ def test_a_speedup_is_predicted_from_a_walk(record):
     assert told["speed_tok_s"] == pytest.approx(5e6 / made_us(at), rel=1e-5)
     assert told["speedup"] == pytest.approx(speedup, rel=1e-5)
     assert told["speedup_interval"][0] / speedup == pytest.approx(told["tau_interval"][0] / 5.0, rel=0.01)
-    (checked,) = check_predictions(record, runs_of(Sample(at, 1.1 * made_us(at))), "t" * 64, "here")
+    (checked,) = check_predictions(record, runs_of(Sample(at, 1.1 * made_us(at))), {"t" * 64}, "here")
     assert (checked.tau, checked.speedup, checked.speedup_error) == ((5.0, 4.0), None, None)
     ran = runs_of(Sample(at, made_us(at))) + runs_of(Sample(plain, made_us(plain)), tau=1.0)
-    (checked,) = check_predictions(record, ran, "t" * 64, "here")
+    (checked,) = check_predictions(record, ran, {"t" * 64}, "here")
     assert checked.speedup_error == pytest.approx(5 / 4 - 1, rel=1e-5)
     assert abs(checked.error) < 1e-5
     assert not checked.meets_goal
