@@ -12,7 +12,8 @@ from tests.smollm2 import gguf
 
 ROOT = Path(__file__).parents[2]
 DRAFTER = ROOT / "drafters" / "smollm2-135m-dflash-b16"
-H200 = ROOT / "docs" / "measurements" / "2026-11-30-h200-speed.jsonl.gz"
+MEASUREMENTS = ROOT / "docs" / "measurements"
+H200 = MEASUREMENTS / "2026-11-30-h200-speed.jsonl.gz"
 SMOLLM2 = Decoder(layers=30, hidden=576, heads=9, kv_heads=3, head_dim=64, mlp=1536, vocabulary=49152)
 DFLASH = read_drafter(DRAFTER)
 TOY = {

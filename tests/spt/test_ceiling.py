@@ -24,6 +24,7 @@ from spt.study import study
 from tests.spt.measuring import (
     DFLASH,
     H200,
+    MEASUREMENTS,
     PHASES,
     SMOLLM2,
     change_summary,
@@ -203,6 +204,24 @@ def test_the_gap_that_is_named_changes_with_the_system(h200):
     assert h200["tree:63:0:16"].now.largest == "kernel"
     assert factors["tree:63:0:16"]["tau"] < factors["chain"]["tau"] < factors["ar"]["tau"]
     assert not any(found.broken for found in h200.values())
+
+
+def test_another_gap_is_named_once_the_tree_is_applied():
+    """From profiled measurements of an H200: what tau leaves to the chain is all but used up behind best-first-tree,
+    where the kernels are the largest factor; the headroom is smaller."""
+    sources = [MEASUREMENTS / "2026-11-30-h200-fit.jsonl.gz", MEASUREMENTS / "2026-11-30-h200-measured" / "tree63"]
+    chain_folder = MEASUREMENTS / "2026-11-30-h200-measured" / "chain"
+    rows = study(sources, subject(), current="tree63")
+    tree = rows.now
+    with pytest.raises(Usage, match="holds 'chain' once more"):
+        study([*sources, chain_folder], subject(), current="tree63")
+    chain = study([chain_folder, sources[1]], subject(), current="chain").now
+
+    assert tree.basis == chain.basis == "profile"
+    assert tree.largest == "kernel"
+    assert tree.factors["tau"] < 1.1 < 1.3 < chain.factors["tau"]
+    assert tree.headroom < 0.85 * chain.headroom
+    assert 1.04 < tree.factors["overhead"] < 1.06
 
 
 def test_the_ranking_of_the_chain_depends_on_the_shares(h200):
