@@ -105,11 +105,12 @@ def test_no_placeholder_is_left():
 
 
 def test_measurements_are_there():
-    """The page of measurements lists the files beside it, all of them and no other."""
+    """The page of measurements lists the files and folders beside it, all of them and no other."""
     folder = ROOT / "docs" / "measurements"
-    listed = re.findall(r"^\| `([^`]+\.(?:gz|jsonl|txt))` \|", (folder / "README.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| `(\d{4}-\d\d-\d\d-[^`/]+)/?` \|", (folder / "README.md").read_text(), re.MULTILINE)
+    inside = [path.relative_to(folder) for path in tracked() if path.is_relative_to(folder)]
 
-    assert sorted(listed) == sorted(path.name for path in tracked() if path.parent == folder and path.suffix != ".md")
+    assert sorted(listed) == sorted({path.parts[0] for path in inside} - {"README.md"})
 
 
 VARIANTS = [
