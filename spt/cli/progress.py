@@ -49,6 +49,12 @@ class Progress:
             self._turn(str(event["phase"]), f"unit {event['unit']}: {event['turns']} of {event['of']} turns")
         elif event["event"] in ("measured", "ranked"):
             self._step("answers" if event["event"] == "measured" else "lattices", event["answers"], event["of"], "")
+        elif event["event"] == "profiling":
+            self._turn("profile", f"{event['answers']} of at most {event['of']} answers")
+        elif event["event"] == "profiled":
+            self._say(f"profile: {event['steps']} steps")
+        elif event["event"] == "unprofiled":
+            self._say(f"note: {event['message']}")
         elif event["event"] == "answered":
             self._step(f"answers{_own(event)}", event["unit"] + 1, event["units"], "")
         elif event["event"] == "scored":
