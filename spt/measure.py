@@ -13,7 +13,7 @@ from spt.deployment import Deployment
 from spt.errors import Missing, Unsupported
 from spt.job import run_harness
 
-__all__ = ["check_measurable", "measure", "write_measuring_job"]
+__all__ = ["SET", "check_measurable", "measure", "write_measuring_job"]
 
 SET = "development"
 

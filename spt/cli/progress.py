@@ -52,8 +52,9 @@ class Progress:
         elif event["event"] == "profiling":
             self._turn("profile", f"{event['answers']} of at most {event['of']} answers")
         elif event["event"] == "profiled":
-            self._say(f"profile: {event['steps']} steps")
+            self._end("profile", f"{event['steps']} steps")
         elif event["event"] == "unprofiled":
+            self._end_bar("profile", "none")
             self._say(f"note: {event['message']}")
         elif event["event"] == "answered":
             self._step(f"answers{_own(event)}", event["unit"] + 1, event["units"], "")
@@ -89,6 +90,17 @@ class Progress:
         elif time.monotonic() - self._said_s > QUIET_S:
             self._said_s = time.monotonic()
             say(f"{phase}, {found}")
+
+    def _end(self, phase: str, found: str) -> None:
+        """What came of a phase of which nobody knew how long it is."""
+        if self._bar is None:
+            say(f"{phase}: {found}")
+        else:
+            self._end_bar(phase, found)
+
+    def _end_bar(self, phase: str, found: str) -> None:
+        if phase in self._tasks:
+            self._bar.update(self._tasks[phase], completed=1, total=1, found=found)
 
     def _say(self, text: str) -> None:
         if self._bar is not None:
