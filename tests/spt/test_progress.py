@@ -27,3 +27,14 @@ def test_a_long_unit_is_not_silent(clock, capsys):
     shown({"event": "unit", "phase": "screen", "unit": 2, "units": 3, "of": 5, "gain": None})
     shown({"event": "turn", "phase": "screen", "unit": 3, "turns": 1, "of": 14})
     assert capsys.readouterr().err.splitlines() == ["screen: 3 of 5"]
+
+
+def test_who_interrupts_is_told_that_it_goes_on(capsys):
+    """Ctrl-C loses nothing of a campaign, and that is said; other errors speak for themselves."""
+    with pytest.raises(KeyboardInterrupt), progress.Progress():
+        raise KeyboardInterrupt
+    assert "the same command goes on from there" in capsys.readouterr().err
+
+    with pytest.raises(ValueError, match="other"), progress.Progress():
+        raise ValueError("other")
+    assert capsys.readouterr().err == ""
