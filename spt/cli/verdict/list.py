@@ -25,9 +25,7 @@ def list_(as_json: bool) -> None:
         return
 
     if not found:
-        say(
-            "nothing was judged here yet: `spt time A B` judges whether a system is faster, `spt force A B` what it says"
-        )
+        say("nothing was judged here yet: `spt time A B` judges speed, and `spt force A B` what is said")
         return
 
     def row(held: Held) -> tuple[str, ...]:
