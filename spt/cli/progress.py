@@ -40,6 +40,8 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            say("what was measured is kept: the same command goes on from there")
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Shows one event."""

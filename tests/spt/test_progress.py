@@ -42,3 +42,14 @@ def test_a_profile_is_not_silent(clock, capsys):
         "profile: 24 steps",
         "note: no profile: too short",
     ]
+
+
+def test_who_interrupts_is_told_that_it_goes_on(capsys):
+    """Ctrl-C loses nothing of a campaign, and that is said; other errors speak for themselves."""
+    with pytest.raises(KeyboardInterrupt), progress.Progress():
+        raise KeyboardInterrupt
+    assert "the same command goes on from there" in capsys.readouterr().err
+
+    with pytest.raises(ValueError, match="other"), progress.Progress():
+        raise ValueError("other")
+    assert capsys.readouterr().err == ""
