@@ -226,10 +226,13 @@ class _Measurement:
         """Whether what was measured, if the folder is finished, was measured on a machine like this one."""
         if not self.held:
             return True
-        own = card(self.job.deployment.device, datetime.datetime.now(datetime.UTC))
-        differing = [name for name in COMPARED if own[name] != self.held["card"][name]]
+        try:
+            own = card(self.job.deployment.device, datetime.datetime.now(datetime.UTC))
+            differing = [f"its '{name}' differs" for name in COMPARED if own[name] != self.held["card"][name]]
+        except HarnessError as error:  # there is no such device
+            differing = [error.message]
         if differing:
-            message = f"no profile: this machine is not as the folder was measured: its '{differing[0]}' differs"
+            message = f"no profile: this machine is not the one that the folder was measured on: {differing[0]}"
             self.emit({"event": "unprofiled", "reason": "machine", "message": message})
         return not differing
 

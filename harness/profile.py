@@ -21,6 +21,7 @@ PROFILE = "profile.jsonl"  # in the engine's room too
 STEP = frozenset(("draft", "verify", "accept", "host"))
 PHASES = STEP | {"prefill"}
 MOST_ANSWERS = 8  # or as many as are open at once
+PREFILL_ANSWERS = 4  # what a prefill is worth, which is profiled only between windows: no floor is held against it
 _ABSENT = ("unsupported", "unknown_op")
 
 _ROW = record(
@@ -64,7 +65,9 @@ def take_profile(
     *,
     warm: bool,
 ) -> bytes:
-    """The lines of a profile, of as few answers as give rows for each phase, or of a bounded number.
+    """The lines of a profile, of as few answers as give rows for each phase of a step, or of a bounded number.
+
+    A prefill gets its row where it comes soon.
 
     The runner's engine records nothing; with `warm` it answers as many requests first as are open at once, so that
     nothing is captured or compiled under the profile.  `said` gets how many answers came, and the most that are asked.
@@ -84,7 +87,8 @@ def take_profile(
 
     def enough(count: int) -> bool:
         said(count, most)
-        return count >= most or _phases(_whole_lines(file)) >= PHASES
+        phases = _phases(_whole_lines(file))
+        return count >= most or (phases >= STEP and (phases >= PHASES or count >= PREFILL_ANSWERS))
 
     count = _answer(runner, requests, deadline_s, enough)
     engine.profile(None)
