@@ -54,7 +54,8 @@ def measure(
     \b
     Example:
       spt measure -o first
-      spt measure best-first-tree -o tree --count 16 --max-minutes 30
+      spt measure -o ar --option draft=none
+      spt measure best-first-tree -o tree --option select=best_first --option best_first_nodes=15 --max-minutes 30
     """
     from spt.campaign import naming, scratch
     from spt.cli.generate import ended_by_exception
@@ -79,6 +80,9 @@ def measure(
 
 
 def _show(summary: Mapping[str, Any], out: Path) -> None:
+    system = summary["system"]
+    options = " ".join(f"{name}={value}" for name, value in system["options"].items())
+    data(f"system {system['tree'][:12]}, {options or 'every option at its default, as stock decodes'}")
     rows = [*summary["families"].items(), ("all", summary["counts"])]
     table(("family", "answers", "tokens", "looped", "steps", "tau", "with loops"), [_row(*each) for each in rows])
     for line in _costs(summary):
@@ -98,7 +102,8 @@ def _tau(value: float | None) -> str:
 def _costs(summary: Mapping[str, Any]) -> Iterator[str]:
     lattice, times = summary["lattice"], summary["times"]
     positions = lattice["positions"]
-    yield f"prefill {times['prefill_s']:.1f} s, decode {times['decode_s']:.1f} s"
+    decoded = summary["counts"]["step_tokens"] / times["decode_s"] if times["decode_s"] else 0.0
+    yield f"prefill {times['prefill_s']:.1f} s, decode {times['decode_s']:.1f} s, {decoded:.1f} tok/s"
     yield (
         f"lattice {times['lattice_s']:.1f} s, {1e3 * times['lattice_s'] / positions:.1f} ms and "
         f"{lattice['bytes'] / positions:.0f} bytes a token: {lattice['depths']} depths of {lattice['ranks']} ranks"

@@ -51,7 +51,7 @@ def test_a_deployment_is_measured(project):
     folder = project()
     status, said, talk = spt(folder, "-o", "out", "--max-tokens", "12")
     assert status == 0, talk
-    assert [line.split()[:4] for line in said.splitlines()[3:6]] == [
+    assert [line.split()[:4] for line in said.splitlines()[4:7]] == [
         ["lists", "1", "12", "0"],
         ["none", "1", "12", "0"],
         ["all", "2", "24", "0"],
@@ -60,6 +60,7 @@ def test_a_deployment_is_measured(project):
     assert "answers: 2 of 2" in talk
     assert "lattices: 2 of 2" in talk
     assert "profile: 8 steps" in talk
+    assert "every option at its default" in said.splitlines()[0]
     assert "in out: answers.jsonl, profile.jsonl, steps.jsonl, lattices, measurement.json" in said
     lattice = read_lattice(folder / "out")
     assert [request.request for request in lattice.requests] == ["one#0", "two#0"]
