@@ -23,7 +23,9 @@ from typing import Any, NoReturn, Self
 
 from harness.answer import Answer, OpenRequest
 from harness.errors import EngineError, Hung, Refused, Usage, Violation
+from harness.file import read_plain
 from harness.freeze import FREEZE_S
+from harness.lattice import MOST_PART_BYTES, asked_of, check_part, check_values, part_path
 from harness.process import Process
 from harness.sandbox import Enclosure
 from harness.shape import Mismatch
@@ -39,6 +41,8 @@ PATIENCE_S = 600.0  # the longest silence in the middle of an answer
 END_S = 10.0
 
 OnTokens = Callable[[str, list[int]], None]
+# keep(part, bytes, header): takes a part of a lattice; `Mismatch` where it is not what the caller has use for.
+KeepPart = Callable[[int, bytes, dict[str, Any]], None]
 
 
 def stock_command() -> list[str]:
@@ -51,6 +55,7 @@ class Engine:
 
     def __init__(self, process: Process) -> None:
         self.ready: Ready | None = None
+        self._settings: Settings | None = None  # what `ready` was the answer to
         self.patience_s = PATIENCE_S
         self._process: Process | None = process
         self._open: dict[str, OpenRequest] = {}
@@ -121,6 +126,7 @@ class Engine:
     def load(self, settings: Settings, patience_s: float = LOAD_S) -> Ready:
         """Loads a model; a second load replaces the first."""
         self.ready = Ready(**self._ask("load", "ready", patience_s, **settings.fields()))
+        self._settings = settings
         self._asked.clear()
         return self.ready
 
@@ -224,27 +230,43 @@ class Engine:
         """Lets the engine write a profile into `file` of its room from now on; None ends it.  Not while it records."""
         self._ask("profile", "ok", self.patience_s, on=file is not None, file=file)
 
-    def lattice(self, request: Generate, ids: list[int], file: str, patience_s: float = LATTICE_S) -> list[Path]:
-        """The files in the engine's room, part by part, with what its drafter proposes at each of `ids`.
+    def lattice(
+        self, request: Generate, ids: list[int], file: str, keep: KeepPart, patience_s: float = LATTICE_S
+    ) -> dict[str, Any]:
+        """Lets the engine rank what its drafter proposes at each of `ids`; returns the first part's header.
 
-        `ids` answered `request`, whose id and sampling the lattice gets.
+        `ids` answered `request`, whose id and sampling the lattice gets.  `keep(part, bytes, header)` gets each part
+        once it was held against what was asked.
         """
-        sampling, start = asdict(request.sampling), len(request.prompt)
-        told = {"id": request.id, "ids": [*request.prompt, *ids], "start": start, "sampling": sampling, "file": file}
-        reply = self._ask("lattice", "lattice", patience_s, **told)
+        assert self._settings is not None  # there is a model, as in `submit`
+        asked = asked_of(request, ids, self._settings, self._loaded())
+        sampling = asdict(request.sampling)
+        told = {"id": request.id, "ids": [*request.prompt, *ids], "start": asked.start, "sampling": sampling}
+        reply = self._ask("lattice", "lattice", patience_s, **told, file=file)
         if (reply["id"], reply["file"]) != (request.id, file):
             self._break("'lattice' answers another question")
-        name = Path(file)
-        parts = [name.with_name(f"{name.stem}.{part}{name.suffix}") for part in range(1, reply["parts"])]
-        files = [self.room / part for part in (name, *parts)]
-        digest = hashlib.sha256()
-        for path in files:
-            if path.is_symlink() or not path.is_file():
-                self._break(f"'lattice' tells of '{path.name}', and no such file is there")
-            digest.update(path.read_bytes())
+        if reply["parts"] > len(ids):
+            self._break(f"'lattice' tells of {reply['parts']} parts, for {len(ids)} tokens")
+        digest, first, header = hashlib.sha256(), Path(file), None
+        whole: dict[str, Any] = {}
+        for part in range(reply["parts"]):
+            path = part_path(self.room / first, part)
+            try:
+                if (data := read_plain(path, MOST_PART_BYTES - 1)) is None:
+                    self._break(f"'lattice' tells of '{path.name}', and no such file is there")
+                header = check_part(data, asked, header)
+                if header["parts"] != reply["parts"]:
+                    raise Mismatch("its header's 'parts' is not the one that was told")
+                check_values(data, header)
+                whole = whole or header
+                keep(part, data, header)
+            except Mismatch as error:
+                self._break(f"the lattice '{path.name}' is not what was asked: {error}")
+            digest.update(data)
+            path.unlink(missing_ok=True)
         if digest.hexdigest() != reply["digest"]:
             self._break("'lattice' does not state what its files hold")
-        return files
+        return whole
 
     # --- standing still ---
 

@@ -6,12 +6,10 @@ ended.
 """
 
 import datetime
-import hashlib
-import itertools
 import json
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -24,36 +22,31 @@ from harness.conversation import Conversation
 from harness.errors import Crashed, EngineError, HarnessError, Hung, Missing, Unsupported, Usage, Violation
 from harness.job import Job, read_job
 from harness.journal import Journal
+from harness.lattice import Asked, part_path, read_ranked, same_shape
 from harness.launch import launch, settings_of
 from harness.machine import COMPARED, card
-from harness.profile import PROFILE, Unkept, Unprofiled, check_profile, take_profile
+from harness.profile import Unkept, Unprofiled, check_profile, take_profile
 from harness.request import Request, read_requests
 from harness.run import Answers, Runner, counts_of, keep_log, patience
-from harness.shape import constant, integer, items, number, record
+from harness.shape import integer, number, record
+from harness.steps import MOST_NODES, Records, check_steps, name_of, read_step
+from harness.summary import PROFILE, STEPS, SUMMARY, digest_of, read_summary
 from harness.tau import Tally, tally
 from harness.text import Text, load_text_for
 from harness.wire import Generate, Ready
 
 __all__ = ["measure"]
 
-SUMMARY = "measurement.json"
 LATTICES = "lattices"
 TIMES = "times.jsonl"  # beside the lattices: {answer, lattice_s} for each
-STEPS = "steps.jsonl"  # in the engine's room too
+TAKEN = "taken.lattice"  # while the engine's parts are read
 NO_FAMILY = "none"
 _ARMS = {"system": "a", "stock": "stock"}  # by their names in the summary
 
-_STEP = record(
-    {
-        "v": constant(1),
-        "kind": constant("steps"),
-        "request": shape.text,
-        **{name: integer() for name in ("step", "start", "anchor", "nodes")},
-        "path": items(integer()),
-        "tokens": items(integer(), least=1),
-        **{f"{name}_us": number(0) for name in ("draft", "verify", "accept", "host")},
-    }
-)
+_TIME = record({"answer": integer(), "lattice_s": number(0)})
+_ELSEWHERE = "measure into another folder"
+# Of a step's record: what it says beside its tokens, and what each of its tokens and its request's letters take.
+_STEP_BYTES, _TOKEN_BYTES, _LETTER_BYTES = 1 << 10, 32, 6
 
 
 class _Loaded(NamedTuple):
@@ -74,12 +67,13 @@ def measure(job_file: Path, out: Path, minutes: float | None, emit: Emit, *, pro
     job = read_job(job_file)
     _check(job)
     requests = read_requests(job.requests)
+    held = read_summary(out)  # before anything is written
     with ExitStack() as stack:
         answers = stack.enter_context(Answers(out, f"{job.key} measured"))
         steps, times = (
             stack.enter_context(Journal(path, "measurement")) for path in (out / STEPS, out / LATTICES / TIMES)
         )
-        work = _Measurement(job, requests, answers, steps, times, emit, deadline_s, profile=profile)
+        work = _Measurement(job, requests, answers, steps, times, held, emit, deadline_s, profile=profile)
         try:
             work.answer()
             work.rank()
@@ -108,6 +102,13 @@ def _check(job: Job) -> None:
         arm.check()
 
 
+class _Ranked(NamedTuple):
+    """The files of an answer's lattice, and the header of the first."""
+
+    files: list[Path]
+    header: dict[str, Any]
+
+
 class _Measurement:
     """The parts of the work and what they come to."""
 
@@ -118,6 +119,7 @@ class _Measurement:
         answers: Answers,
         steps: Journal,
         times: Journal,
+        held: dict[str, Any],
         emit: Emit,
         deadline_s: float | None,
         *,
@@ -126,10 +128,11 @@ class _Measurement:
         self.job, self.requests, self.answers, self.steps, self.times = job, requests, answers, steps, times
         self.emit, self.deadline_s = emit, deadline_s
         self.folder = times.path.parent
-        summary = answers.folder / SUMMARY
-        self.held: dict[str, Any] = shape.loads(summary.read_bytes()) if summary.exists() else {}
+        self.held = held
         self.unprofiled: str | None = self.held.get("unprofiled")
         self._drop_unanswered_steps()
+        self._lattice_s()  # what is no list of times is said before an engine starts
+        self.ranked = self._ranked()
         self.profile_file = answers.folder / PROFILE
         self._check_profile()
         self.wants_profile = (
@@ -138,7 +141,7 @@ class _Measurement:
 
     def late(self) -> HarnessError:
         """What to raise when the time is up."""
-        asked, said, ranked = sum(each.answers for each in self.requests), len(self.answers.all), len(self._ranked())
+        asked, said, ranked = sum(each.answers for each in self.requests), len(self.answers.all), len(self.ranked)
         lacking = ", without a profile" if self.wants_profile else ""
         return HarnessError(
             f"the time is up with {said} of at most {asked} answers, and {ranked} lattices{lacking}",
@@ -161,7 +164,7 @@ class _Measurement:
     def _answer(self, left: list[Conversation], loaded: _Loaded) -> None:
         engine = loaded.engine
         engine.record(STEPS)
-        told = _Records(engine.room / STEPS)
+        told = Records(engine.room / STEPS, self._most_step_bytes(loaded.ready))
 
         def note(request: Request, answer: dict[str, Any]) -> None:
             if request.family is not None:
@@ -175,17 +178,30 @@ class _Measurement:
             raise self.late()
         engine.record(None)
 
+    def _most_step_bytes(self, ready: Ready) -> int:
+        """What the records of all answers can have, each token of them in a step of its own."""
+        longest = self.job.max_tokens or ready.context
+        tokens = sum(each.answers * min(each.max_tokens or longest, ready.context) for each in self.requests)
+        letters = max(len(each.id) for each in self.requests) + 20  # `#` and the turn
+        tree = _TOKEN_BYTES * MOST_NODES  # of a last step, whose tokens were trimmed
+        answers = sum(each.answers for each in self.requests)
+        return tokens * (_STEP_BYTES + _TOKEN_BYTES + 2 * _LETTER_BYTES * letters) + answers * tree
+
     def _drop_unanswered_steps(self) -> None:
         """Steps are written before their answer: what has none was left by a run that was killed in between."""
-        answered = [f"{each['request']}#{each['turn']}" for each in self.answers.all]
-        wanted = [name for name, each in zip(answered, self.answers.all, strict=True) for _ in each["lines"][1:]]
-        try:
-            names = [_step(line)["request"] for line in self.steps.lines()]
-        except shape.Mismatch as error:
-            raise Usage(f"{self.steps.path}: {error}") from None
-        if names[: len(wanted)] != wanted:
-            raise Usage(f"'{self.steps.path}' does not hold the steps of the answers beside it", "give another folder")
-        self.steps.cut(len(wanted))
+        lines, at = self.steps.lines(), 0
+        for answer in self.answers.all:
+            end = at + max(0, len(answer["lines"]) - 1)
+            try:
+                check_steps(answer, [read_step(line) for line in lines[at:end]])
+            except shape.Mismatch as error:
+                raise Usage(
+                    f"'{self.steps.path}' does not hold the steps of the answers beside it:"
+                    f" '{name_of(answer)}': {error}",
+                    _ELSEWHERE,
+                ) from None
+            at = end
+        self.steps.cut(at)
 
     # --- the profile ---
 
@@ -219,7 +235,7 @@ class _Measurement:
         except shape.Mismatch as error:
             raise Usage(f"'{self.profile_file}' is no profile: {error}", hint) from None
         named = self.held.get("files", {}).get(PROFILE)
-        if named not in (None, _digest(self.profile_file)):
+        if named not in (None, digest_of(self.profile_file)):
             raise Usage(f"'{self.profile_file}' was changed after it was taken", hint)
 
     def _is_own_machine(self) -> bool:
@@ -240,25 +256,63 @@ class _Measurement:
 
     def rank(self) -> None:
         """Lets stock rank the answers that have no lattice; HarnessError where the time is up before."""
-        ranked = self._ranked()
-        left = [number for number in range(len(self.answers.all)) if number not in ranked]
+        self.ranked = self._ranked()
+        left = [place for place in range(len(self.answers.all)) if place not in self.ranked]
         if not left:
             return
         with self._engine("stock") as (engine, ready, text):
             asked = list(self._asked(ready, text))
-            for done, number in enumerate(left, start=len(ranked) + 1):
+            for place in left:
                 if is_past(self.deadline_s):
                     raise self.late()
                 begin_s = time.monotonic()
-                wait_s = patience(LATTICE_S, self.deadline_s)
-                made = engine.lattice(asked[number], self.answers.all[number]["ids"], f"{number:05}.lattice", wait_s)
-                self.times.append([{"answer": number, "lattice_s": time.monotonic() - begin_s}])
-                self._keep(made)
-                self.emit({"event": "ranked", "answers": done, "of": len(self.answers.all)})
+                file, wait_s = self._file(place).name, patience(LATTICE_S, self.deadline_s)
+                header = engine.lattice(asked[place], self.answers.all[place]["ids"], file, self._take_part, wait_s)
+                self.times.append([{"answer": place, "lattice_s": time.monotonic() - begin_s}])
+                self._keep(place, header)
+                self.emit({"event": "ranked", "answers": len(self.ranked), "of": len(self.answers.all)})
 
-    def _ranked(self) -> set[int]:
-        names = (path.stem for path in self.folder.glob("*.lattice"))
-        return {int(name) for name in names if name.isdecimal()}
+    def _file(self, place: int) -> Path:
+        return self.folder / f"{place:05}.lattice"
+
+    def _ranked(self) -> dict[int, _Ranked]:
+        """The answers whose lattices lie there whole; one that was cut or changed, or is of another, does not count."""
+        ranked = {}
+        for place, answer in enumerate(self.answers.all):
+            file = self._file(place)
+            if file.is_dir() and not file.is_symlink():
+                raise Usage(f"'{file}' is a folder, where a lattice belongs", "remove it: the same command goes on")
+            deployment = self.job.deployment
+            fields = {"request": name_of(answer), "mode": deployment.mode, "dtype": deployment.dtype}
+            found = read_ranked(file, Asked(answer["prompt_tok"], answer["ids"], fields))
+            if found is not None:
+                ranked[place] = _Ranked(*found)
+        return ranked
+
+    def _like(self) -> Mapping[str, Any]:
+        """What a lattice must share with those that are there, and with the summary of a finished folder."""
+        for each in self.ranked.values():
+            return each.header
+        return {**self.held, **self.held["lattice"]} if self.held else {}
+
+    def _take_part(self, part: int, data: bytes, header: Mapping[str, Any]) -> None:
+        """Lets a part lie beside its place until all are there; `Mismatch` where it is not like its neighbours."""
+        asked = self.job.deployment.target
+        if (header["target"]["widen"], header["target"]["jitter"]) != (asked.widen, asked.jitter):
+            raise shape.Mismatch("its header's 'target' is not widened and jittered as was asked")
+        same_shape(header, self._like())
+        _fresh(part_path(self.folder / TAKEN, part)).write_bytes(data)
+
+    def _keep(self, place: int, header: dict[str, Any]) -> None:
+        """Takes an answer's parts in, the first one last: where it lies, all do."""
+        first = self._file(place)
+        first.unlink(missing_ok=True)  # one that was no lattice: its parts are of none either
+        for path in self.folder.glob(f"{first.stem}.*.lattice"):
+            path.unlink()
+        files = [part_path(first, part) for part in range(header["parts"])]
+        for part in reversed(range(header["parts"])):
+            _fresh(part_path(self.folder / TAKEN, part)).replace(files[part])
+        self.ranked[place] = _Ranked(files, header)
 
     def _asked(self, ready: Ready, text: Text | None) -> Iterator[Generate]:
         """The question behind each answer, in the order of the file."""
@@ -271,13 +325,19 @@ class _Measurement:
             talk.said.append(answer.get("text", ""))
             yield asked
 
-    def _keep(self, made: list[Path]) -> None:
-        """Takes an answer's parts in, the first one last: where it lies, all do."""
-        for path in reversed(made):
-            _replace(self.folder / path.name, path.read_bytes())
-            path.unlink()
-
     # --- the end ---
+
+    def _lattice_s(self) -> float:
+        """What all lattices took; an answer whose ranking was killed behind its line has two."""
+        took = {}
+        for place, line in enumerate(self.times.lines(), 1):
+            try:
+                value = shape.loads(line)
+                _TIME(value, "the time")
+            except shape.Mismatch as error:
+                raise Usage(f"'{self.times.path}', line {place}: {error}", _ELSEWHERE) from None
+            took[value["answer"]] = value["lattice_s"]
+        return float(sum(took.values()))
 
     def summarise(self) -> dict[str, Any]:
         """Writes the summary, where it is not there yet or the profile came after it, and returns it."""
@@ -291,16 +351,15 @@ class _Measurement:
         files = {name: digest for name, digest in summary["files"].items() if name != PROFILE}
         told = {name: value for name, value in summary.items() if name != "unprofiled"}
         if self.profile_file.exists():
-            files[PROFILE] = _digest(self.profile_file)
+            files[PROFILE] = digest_of(self.profile_file)
         elif self.unprofiled is not None:
             told["unprofiled"] = self.unprofiled
         return {**told, "files": files}
 
     def _summary(self) -> dict[str, Any]:
         job, every = self.job, self.answers.all
-        files = sorted(self.folder.glob("*.lattice"))
-        took = [shape.loads(line) for line in self.times.lines()]  # one that was killed behind its line has two
-        header = _header(files[0])
+        files = [file for each in self.ranked.values() for file in each.files]
+        header = self.ranked[0].header
         arms = {name: job.arms[arm].system for name, arm in _ARMS.items()}
         tallies: dict[str, Tally] = {}
         for answer in every:
@@ -318,14 +377,14 @@ class _Measurement:
             "families": {family: counts_of(tallies[family]) for family in sorted(tallies)},
             "times": {
                 **{name: sum(answer[name] for answer in every) for name in ("prefill_s", "decode_s")},
-                "lattice_s": sum({each["answer"]: each["lattice_s"] for each in took}.values()),
+                "lattice_s": self._lattice_s(),
             },
             "lattice": {
                 **{name: header[name] for name in ("depths", "ranks")},
                 "positions": sum(len(answer["ids"]) for answer in every),
                 "bytes": sum(file.stat().st_size for file in files),
             },
-            "files": {name: _digest(self.answers.folder / name) for name in ("answers.jsonl", STEPS)},
+            "files": {name: digest_of(self.answers.folder / name) for name in ("answers.jsonl", STEPS)},
             "card": card(job.deployment.device, now),
             "date": now.isoformat(timespec="seconds"),
         }
@@ -343,59 +402,12 @@ class _Measurement:
             yield _Loaded(engine, ready, text)
 
 
-class _Records:
-    """The records of an engine that runs, read as they come and given out answer by answer."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._read = 0  # bytes
-        self._held: dict[str, list[dict[str, Any]]] = {}
-
-    def of(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
-        """The steps of an answer that is whole; Violation where they are not those of its lines."""
-        self._take()
-        name = f"{answer['request']}#{answer['turn']}"
-        steps = self._held.pop(name, [])
-        said, bounds = [step["tokens"] for step in steps], list(itertools.accumulate(answer["lines"]))
-        wanted = [answer["ids"][low:high] for low, high in itertools.pairwise(bounds)]
-        starts = [answer["prompt_tok"] + low - 1 for low in bounds[:-1]]
-        if said != wanted or [step["start"] for step in steps] != starts:
-            raise Violation(f"the engine recorded other steps of '{name}' than it took")
-        return steps
-
-    def _take(self) -> None:
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
-            try:
-                step = _step(line)
-            except shape.Mismatch as error:
-                raise Violation(f"the engine's step records are none: {error}") from None
-            self._held.setdefault(step["request"], []).append(step)
-
-
-def _step(line: bytes) -> dict[str, Any]:
-    value: dict[str, Any] = shape.loads(line)
-    _STEP(value, "the step")
-    return value
-
-
-def _header(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        file.readline()
-        header: dict[str, Any] = shape.loads(file.readline())
-    return header
+def _fresh(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
 
 
 def _replace(path: Path, data: bytes) -> None:
     """Writes a file whole or not at all."""
-    fresh = path.with_name(f"{path.name}.new")
+    fresh = _fresh(path)
     fresh.write_bytes(data)
     fresh.replace(path)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

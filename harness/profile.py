@@ -11,29 +11,37 @@ from typing import Any
 from harness import shape
 from harness.conversation import Conversation
 from harness.errors import Hung, Refused, Violation
+from harness.file import read_plain
 from harness.request import Request
 from harness.run import Runner
-from harness.shape import constant, integer, mapping, number, one_of, record
+from harness.shape import constant, integer, number, one_of, record
+from harness.summary import PROFILE
 
-__all__ = ["PROFILE", "Unkept", "Unprofiled", "check_profile", "take_profile"]
+__all__ = ["Unkept", "Unprofiled", "check_profile", "take_profile"]
 
-PROFILE = "profile.jsonl"  # in the engine's room too
 STEP = frozenset(("draft", "verify", "accept", "host"))
 PHASES = STEP | {"prefill"}
 MOST_ANSWERS = 8  # or as many as are open at once
 PREFILL_ANSWERS = 4  # what a prefill is worth, which is profiled only between windows: no floor is held against it
 _ABSENT = ("unsupported", "unknown_op")
 
+_CLASSES = ("gemm", "attention", "recurrent", "head", "drafter", "prefill", "glue", "memcpy", "gaps")
+_MOST_US, _MOST = 1e12, 1e9  # eleven days of a step, and more rows, tokens or calls than one has
+_MOST_BYTES = 16 << 20  # thousands of windows, and no engine takes more than some
+_SUM = 1e-6  # of the phase: what adding up in floats may lose
+
 _ROW = record(
     {
         "v": constant(1),
         "kind": constant("profile"),
         "phase": one_of(*sorted(PHASES)),
-        "steps": integer(1),
-        **{name: number(0) for name in ("rows", "context", "wall_us", "profiled_us")},
-        "batch": number(1),
-        "residual_us": number(),
-        "classes": mapping(record({"us": number(0), "calls": number(0)})),
+        "steps": integer(1, _MOST),
+        "rows": number(1, _MOST),
+        "context": number(0, _MOST),
+        "batch": number(1, _MOST),
+        **{name: number(0, _MOST_US) for name in ("wall_us", "profiled_us")},
+        "residual_us": number(-_MOST_US, _MOST_US),
+        "classes": record({}, dict.fromkeys(_CLASSES, record({"us": number(0, _MOST_US), "calls": number(0, _MOST)}))),
     }
 )
 
@@ -87,12 +95,12 @@ def take_profile(
 
     def enough(count: int) -> bool:
         said(count, most)
-        phases = _phases(_whole_lines(file))
+        phases = _phases(_taken(file))
         return count >= most or (phases >= STEP and (phases >= PHASES or count >= PREFILL_ANSWERS))
 
     count = _answer(runner, requests, deadline_s, enough)
     engine.profile(None)
-    data = _whole_lines(file)
+    data = _taken(file)
     if not _phases(data) >= STEP:
         raise Unprofiled(
             "short",
@@ -104,11 +112,15 @@ def take_profile(
 
 def check_profile(path: Path) -> int:
     """How many profiled steps a file holds; `shape.Mismatch` where it is no profile of whole steps."""
-    data = path.read_bytes()
+    data = read_plain(path, _MOST_BYTES)
+    if data is None:
+        raise shape.Mismatch("it is gone")
     rows = _rows(data.splitlines())
     missing = sorted(STEP - {row["phase"] for row in rows})
     if missing or not data.endswith(b"\n"):
         raise shape.Mismatch(f"it has no phase '{missing[0]}'" if missing else "its last line has no end")
+    if not any(row["wall_us"] for row in rows):
+        raise shape.Mismatch("its steps took no time")
     return sum(row["steps"] for row in rows if row["phase"] == "verify")
 
 
@@ -130,8 +142,12 @@ def _answer(
     return count
 
 
-def _whole_lines(file: Path) -> bytes:
-    data = file.read_bytes() if file.is_file() else b""
+def _taken(file: Path) -> bytes:
+    """The whole lines of what an engine wrote so far; Violation where it is no plain file."""
+    try:
+        data = read_plain(file, _MOST_BYTES) or b""
+    except shape.Mismatch as error:
+        raise Violation(f"the engine's profile is none: {error}") from None
     return data[: data.rfind(b"\n") + 1]
 
 
@@ -146,4 +162,7 @@ def _rows(lines: Iterable[bytes]) -> list[dict[str, Any]]:
     rows = [shape.loads(line) for line in lines]
     for row in rows:
         _ROW(row, "the row")
+        explained_us = row["residual_us"] + sum(each["us"] for each in row["classes"].values())
+        if abs(row["wall_us"] - explained_us) > _SUM * max(1.0, row["wall_us"], explained_us):
+            raise shape.Mismatch("the row's classes and its residual are not the phase together")
     return rows

@@ -15,6 +15,7 @@ from harness.client import LOAD_S, Engine
 from harness.command import Emit, deadline_after, is_past
 from harness.conversation import Conversation, spoken
 from harness.errors import Crashed, HarnessError, Hung, Usage
+from harness.file import read_own
 from harness.job import Job, read_job
 from harness.journal import Journal
 from harness.launch import launch, settings_of
@@ -26,6 +27,9 @@ from harness.text import Stream, Text, load_text_for
 from harness.wire import Generate, Ready
 
 __all__ = ["Answers", "Runner", "counts_of", "keep_log", "patience", "run"]
+
+_ELSEWHERE = "give another folder"
+_MOST_KEY_BYTES, _MOST_FULL_BYTES = 4 << 10, 64 << 20
 
 # noted(request, answer): looks at an answer before it is kept, and may put more into it.
 Noted = Callable[[Request, dict[str, Any]], None]
@@ -223,10 +227,13 @@ class Answers:
         for answer in self.all:
             conversation = conversations.get(answer["request"])
             if conversation is None or conversation.done or answer["turn"] != len(conversation.said):
-                raise Usage(f"'{self.folder}' holds an answer out of place: '{answer['request']}' {answer['turn']}")
+                out_of_place = f"'{answer['request']}' {answer['turn']}"
+                raise Usage(f"'{self.folder}' holds an answer out of place: {out_of_place}", _ELSEWHERE)
             conversation.said.append(answer.get("text", ""))
-        for line in self._full_lines():
-            conversations[json.loads(line)].full = True
+        for name in map(self._full_name, self._full_lines()):
+            if name not in conversations:
+                raise Usage(f"'{self.folder / 'full'}' names a session that the job does not ask: '{name}'", _ELSEWHERE)
+            conversations[name].full = True
         return list(conversations.values())
 
     def add_full(self, conversation: Conversation) -> None:
@@ -240,17 +247,24 @@ class Answers:
         self.all.append(answer)
 
     def _check_key(self) -> None:
-        key = self.folder / "key"
-        if not key.exists():
+        key = read_own(self.folder / "key", _MOST_KEY_BYTES, _ELSEWHERE)
+        if key is None:
             if self._journal.lines():
-                raise Usage(f"'{self.folder}' holds answers, but not of which job", "give another folder")
+                raise Usage(f"'{self.folder}' holds answers, but not of which job", _ELSEWHERE)
             self._replace("key", self._key + "\n")
-        elif key.read_text().strip() != self._key:
-            raise Usage(f"'{self.folder}' holds answers of another job", "give another folder")
+        elif key.strip() != self._key:
+            raise Usage(f"'{self.folder}' holds answers of another job", _ELSEWHERE)
 
     def _full_lines(self) -> list[str]:
-        full = self.folder / "full"
-        return full.read_text().splitlines() if full.exists() else []
+        return (read_own(self.folder / "full", _MOST_FULL_BYTES, _ELSEWHERE) or "").splitlines()
+
+    def _full_name(self, line: str) -> str:
+        try:
+            name = shape.loads(line)
+            shape.text(name, "the line")
+        except shape.Mismatch as error:
+            raise Usage(f"'{self.folder / 'full'}': {error}", _ELSEWHERE) from None
+        return str(name)
 
     def _replace(self, name: str, content: str) -> None:
         """Writes a small file whole or not at all."""
@@ -263,6 +277,8 @@ class Answers:
             try:
                 value = shape.loads(line)
                 ANSWER(value, "the answer")
+                if sum(value["lines"]) != len(value["ids"]):
+                    raise shape.Mismatch("the answer 'lines' are not of as many tokens as its 'ids'")
             except shape.Mismatch as error:
-                raise Usage(f"{self._journal.path}:{number_}: {error}") from None
+                raise Usage(f"{self._journal.path}:{number_}: {error}", _ELSEWHERE) from None
             self.all.append(value)

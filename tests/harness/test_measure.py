@@ -203,13 +203,91 @@ def test_another_job_is_refused(make_job, tmp_path):
         go(make_job(options={**FAST, "tau": 4}), tmp_path / "out")
 
 
-def test_steps_that_were_changed_are_refused(make_job, tmp_path):
-    """A folder whose steps are not those of its answers is not gone on with."""
-    job, out = make_job(), tmp_path / "out"
-    go(job, out)
-    steps = (out / "steps.jsonl").read_bytes().splitlines(keepends=True)
-    (out / "steps.jsonl").write_bytes(b"".join(steps[1:]))
-    with pytest.raises(Usage, match="does not hold the steps"):
+def everything(folder):
+    """All files of a folder, whatever they are."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_steps_that_were_changed_are_refused(finished, make_job, tmp_path):
+    """An unfinished folder whose steps are not those of its answers is not gone on with, and keeps what it has."""
+    job, out = make_job(stock={**FAST, "parts": 2}), tmp_path / "out"
+    finished(job, out)
+    (out / "measurement.json").unlink()
+    steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    wrong = [[0, 1, 2], [], "x", *({**steps[0], name: 99} for name in ("step", "start", "anchor", "nodes"))]
+    for rows in (steps[1:], *([first, *steps[1:]] for first in wrong if first != {**steps[0], "nodes": 99})):
+        (out / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        before = everything(out)
+        with pytest.raises(Usage, match="does not hold the steps") as caught:
+            go(job, out)
+        assert caught.value.hint
+        assert everything(out) == before
+
+
+@pytest.mark.parametrize("name", ["answers.jsonl", "steps.jsonl"])
+@pytest.mark.parametrize("damage", ["half a line", "a line", "all", "a byte", "gone", "folder", "link"])
+def test_a_finished_folder_that_was_damaged(name, damage, finished, make_job, tmp_path):
+    """Nothing in it is changed, and nobody is asked anew: what its summary names is not there any more."""
+    job, out = make_job(stock={**FAST, "parts": 2}), tmp_path / "out"
+    finished(job, out)
+    file = out / name
+    data = file.read_bytes()
+    file.unlink()
+    if damage == "folder":
+        file.mkdir()
+    elif damage == "link":
+        (tmp_path / "kept").write_bytes(data)
+        file.symlink_to(tmp_path / "kept")
+    elif damage != "gone":
+        line = data.rfind(b"\n", 0, -1) + 1
+        file.write_bytes(
+            {"half a line": data[:-9], "a line": data[:line], "all": b"", "a byte": data[:9] + b"x" + data[10:]}[damage]
+        )
+    before = everything(out)
+    with pytest.raises(Usage, match=name) as caught:
+        go(job, out)
+    assert caught.value.hint == "measure into another folder"
+    assert everything(out) == before
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+@pytest.mark.parametrize(
+    "damage", ["empty", "cut", "garbage", "a byte", "longer", "fifo", "link", "of another", "part"]
+)
+def test_a_lattice_that_was_damaged_is_made_anew(damage, is_finished, finished, make_job, tmp_path):
+    """By stock alone, so that the folder ends as it was, or would have been."""
+    job, out, whole = make_job(stock={**FAST, "parts": 2}), tmp_path / "out", tmp_path / "whole"
+    finished(job, whole)
+    finished(job, out)
+    if not is_finished:
+        (out / "measurement.json").unlink()
+    file = out / "lattices" / ("00001.1.lattice" if damage == "part" else "00001.lattice")
+    data = file.read_bytes()
+    file.unlink()
+    if damage == "fifo":
+        os.mkfifo(file)
+    elif damage == "link":
+        (tmp_path / "kept").write_bytes(data)
+        file.symlink_to(tmp_path / "kept")
+    elif damage == "of another":
+        shutil.copyfile(out / "lattices" / "00000.lattice", file)
+    else:
+        changed = {"empty": b"", "garbage": b"\xff\n" * 999, "longer": data + b"x", "cut": data[:-40]}
+        file.write_bytes(changed.get(damage, data[:-90] + bytes([data[-90] ^ 1]) + data[-89:]))
+    _, events = go(job, out)
+    assert [event["arm"] for event in events if event["event"] == "ready"] == ["stock"]
+    assert untimed(out) == untimed(whole)
+    read_lattice(out)
+    assert (tmp_path / "kept").exists() == (damage == "link")
+
+
+def test_a_folder_where_a_lattice_belongs(finished, make_job, tmp_path):
+    """It is not ours to remove, and said before an engine starts."""
+    job, out = make_job(stock={**FAST, "parts": 2}), tmp_path / "out"
+    finished(job, out)
+    (out / "lattices" / "00001.lattice").unlink()
+    (out / "lattices" / "00001.lattice").mkdir()
+    with pytest.raises(Usage, match="is a folder, where a lattice"):
         go(job, out)
 
 
@@ -354,7 +432,8 @@ def test_a_profile_of_several_requests_at_once(make_job, tmp_path):
     """As many are open under the profile as in the measurement, sessions among them."""
     many = [{"id": f"r{number}", "ids": [5, number]} for number in range(3, 9)]
     many.insert(0, {"id": "talk", "turns": ["Hi", "Why?"]})
-    go(make_job(many, load={"concurrency": 3, "arrival": "closed"}), tmp_path / "out")
+    slow = {**FAST, "step_ms": 5}  # so that the next request is there before the last ones are done
+    go(make_job(many, slow, load={"concurrency": 3, "arrival": "closed"}), tmp_path / "out")
     assert max(row["batch"] for row in profile_of(tmp_path / "out")) == 3
 
 
