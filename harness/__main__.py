@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from harness.errors import HarnessError, Unsupported, plain
 
@@ -28,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = chosen.action(chosen) or 0
     except HarnessError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        print(f"error: {plain(error.message)}", file=sys.stderr)
         if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+            print(f"hint: {plain(error.hint)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -198,7 +198,7 @@ def _events(chosen: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
 def _note(event: dict[str, Any]) -> None:
     """Says what a finished folder will lack, where nobody reads events."""
     if event["event"] == "unprofiled":
-        print(f"note: {event['message']}", file=sys.stderr)
+        print(f"note: {plain(event['message'])}", file=sys.stderr)
 
 
 def _emit(event: dict[str, Any]) -> None:
@@ -229,6 +229,13 @@ def _end(number: int, frame: object) -> None:
 # --- their words ---
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line and a hint, as all errors are said."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {plain(message)}\nhint: '{self.prog} --help' says what it takes\n")
+
+
 def _minutes(word: str) -> float:
     try:
         minutes = float(word)
@@ -240,7 +247,7 @@ def _minutes(word: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m harness", description=__doc__, allow_abbrev=False)
+    parser = _Parser(prog="python -m harness", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, action: Action, help_: str) -> Option:

@@ -38,7 +38,7 @@ class HarnessError(Exception):
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = plain(message)  # it may quote an engine
-        self.hint = hint
+        self.hint = None if hint is None else plain(hint)  # it may quote a name with anything in it
 
 
 class Usage(HarnessError):

@@ -24,18 +24,20 @@ def read_plain(path: Path, most: int, start: int = 0) -> bytes | None:
         if path.is_symlink() or not path.is_file():  # a link is not followed, a socket not opened
             raise Mismatch(f"'{path.name}' is no plain file") from None
         raise error
-    with os.fdopen(number, "rb", buffering=0) as file:
+    try:
         about = os.fstat(number)
         if not stat.S_ISREG(about.st_mode):
             raise Mismatch(f"'{path.name}' is no plain file")
         if about.st_size > most:
             raise Mismatch(f"'{path.name}' has {about.st_size} bytes, and {most} are the most")
-        file.seek(start)
+        os.lseek(number, start, os.SEEK_SET)
         # A file that grows meanwhile is read as far as it was.
         data = bytearray()
-        while len(data) < about.st_size - start and (piece := file.read(about.st_size - start - len(data))):
+        while len(data) < about.st_size - start and (piece := os.read(number, about.st_size - start - len(data))):
             data += piece
         return bytes(data)
+    finally:
+        os.close(number)
 
 
 def read_own(path: Path, most: int, hint: str) -> str | None:

@@ -14,7 +14,7 @@ from harness.answer import Answer
 from harness.client import LOAD_S, Engine
 from harness.command import Emit, deadline_after, is_past
 from harness.conversation import Conversation, spoken
-from harness.errors import Crashed, HarnessError, Hung, Usage
+from harness.errors import Crashed, HarnessError, Hung, Usage, plain
 from harness.file import read_own
 from harness.job import Job, read_job
 from harness.journal import Journal
@@ -98,7 +98,7 @@ def keep_log(error: Crashed, folder: Path) -> None:
     """Writes the last of an engine's output down, where the error's hint says."""
     log = folder / "engine.log"
     log.write_text(error.tail)
-    error.hint = f"the last of its output is in '{log}'"
+    error.hint = plain(f"the last of its output is in '{log}'")
 
 
 def patience(longest_s: float, deadline_s: float | None) -> float:

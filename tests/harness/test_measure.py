@@ -357,6 +357,291 @@ def test_an_engine_that_lies(lie, error, problem, make_job, tmp_path):
         go(make_job(engine=command), tmp_path / "out")
 
 
+STEP_LIE = """
+import json
+note = Engine.note
+def lying(self, name, ids):
+    note(self, name, ids)
+    *kept, last = self.record.read_text().splitlines()
+    step = json.loads(last)
+    step.update({wrong})
+    self.record.write_text("".join(line + "\\n" for line in [*kept, json.dumps(step)]))
+Engine.note = lying
+"""
+
+
+def lying_engine(folder, lie):
+    program = folder / "lying.py"
+    program.write_text(LYING.format(fake=FAKE[-1], lie=lie))
+    return {"kind": "command", "command": [sys.executable, str(program)]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"anchor": 1}, "'anchor' of step 0"),
+        ({"step": 7}, "'step' of step 0"),
+        ({"start": 4}, "'start' of step 0"),
+        ({"nodes": 4097}, "'nodes'"),
+        ({"nodes": -1}, "'nodes'"),
+        ({"nodes": 2.5}, "'nodes'"),
+        ({"nodes": True}, "'nodes'"),
+        ({"nodes": "3"}, "'nodes'"),
+        ({"path": [5000]}, "'path'"),
+        ({"draft_us": -1.0}, "'draft_us'"),
+        ({"host_us": 1e300}, "'host_us'"),
+        ({"host_us": None}, "'host_us'"),
+        ({"stranger": 1}, "stranger"),
+    ],
+)
+def test_steps_that_lie(wrong, problem, make_job, tmp_path):
+    """A record that a reader would refuse later, or could not hold, is refused when it comes; nothing is kept of it."""
+    engine = lying_engine(tmp_path, STEP_LIE.format(wrong=repr(wrong)))
+    with pytest.raises(Violation, match=problem):
+        go(make_job(engine=engine), tmp_path / "out")
+    assert (tmp_path / "out" / "answers.jsonl").read_bytes() == b""
+
+
+PROFILE_LIE = """
+import json
+profile = Engine.note_profile
+def lying(self, *phases):
+    profile(self, *phases)
+    if self.profile is not None and self.profile.stat().st_size:
+        rows = [json.loads(line) for line in self.profile.read_text().splitlines()]
+        for row in rows:
+            row.update({wrong})
+        self.profile.write_text("".join(json.dumps(row) + "\\n" for row in rows))
+Engine.note_profile = lying
+"""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"classes": {"magic": {"us": 8.0, "calls": 1}}},
+        {"classes": {"gemm": {"us": -1.0, "calls": 1}}, "residual_us": 10.0},
+        {"classes": {"gemm": {"us": 7.0, "calls": 1}}},  # with the residual they are not the phase
+        {"classes": []},
+        {"phase": "lunch"},
+        {"steps": 0},
+        {"steps": 10**30},
+        {"rows": 0},
+        {"rows": 1e12},
+        {"batch": 0},
+        {"context": -1},
+        {"wall_us": -1.0},
+        {"wall_us": 1e300, "residual_us": 1e300},
+        {"profiled_us": 1e13},
+        {"kind": "steps"},
+        {"stranger": 1},
+    ],
+)
+def test_profiles_that_lie(wrong, make_job, tmp_path):
+    """Words and numbers that docs/records.md does not have never reach the folder."""
+    engine = lying_engine(tmp_path, PROFILE_LIE.format(wrong=repr(wrong)))
+    with pytest.raises(Violation, match="the engine's profile is none"):
+        go(make_job(engine=engine), tmp_path / "out")
+    assert not (tmp_path / "out" / "profile.jsonl").exists()
+
+
+LATTICE_LIE = """
+import hashlib, json, os
+from pathlib import Path
+ranked, count = Engine.on_lattice, 0
+def lying(self, line):
+    global count
+    count += 1
+    send, replies = self.send, []
+    self.send = lambda op, **fields: replies.append((op, fields))
+    ranked(self, line)
+    self.send = send
+    [(op, fields)] = replies
+    path = Path(os.environ["TMPDIR"]) / line["file"]
+    if count >= {first}:
+        data = path.read_bytes()
+        end = data.index(b"\\n", 14) + 1
+        header, body = json.loads(data[14:end]), bytearray(data[end:-32])
+        {change}
+        head = b"spt-lattice 1\\n" + json.dumps(header).encode()
+        data = head + b" " * (-(len(head) + 1) % 64) + b"\\n" + bytes(body)
+        data += hashlib.sha256(data).digest()
+        path.write_bytes(data)
+        fields["digest"] = hashlib.sha256(data).hexdigest()
+    send(op, **fields)
+Engine.on_lattice = lying
+"""
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "header['tokens'] += 1",
+        "header['start'] -= 1",
+        "header['first'] += 1",
+        "header['positions'] -= 1",
+        "header['depths'] += 1",
+        "header['ranks'] = 10**9",
+        "header['ranks'] = '4'",
+        "header['request'] = 'another#0'",
+        "header['sampling']['seed'] = 5",
+        "header['sampling'] = None",
+        "header['mode'] = 'fast'",
+        "header['dtype'] = 'bfloat16'",
+        "header['vocabulary'] += 1",
+        "header['target']['widen'] = 2",
+        "header['target'] = 'a' * 64",
+        "header['target']['digest'] = 'A' * 64",
+        "header['drafter'] = []",
+        "header['parts'] = 2",
+        "header['part'] = True",
+        "header['id_bytes'] = 4",
+        "header = []",
+        "header['stranger'] = 1",
+        "del header['block']",
+        "body = body[:-2]",
+        "body[-1] ^= 1",
+        "body[0:2] = bytes([255, 255])",
+        "body[24:26] = bytes([0, 126])",
+    ],
+)
+def test_lattices_that_lie(change, first, make_job, tmp_path):
+    """A header of something else than was asked, or that its own bytes belie, is refused when it comes."""
+    job = make_job()
+    value = json.loads(job.read_text())
+    value["deployment"]["engine"] = lying_engine(tmp_path, LATTICE_LIE.format(change=change, first=first))
+    job.write_text(json.dumps(value))
+    with pytest.raises(Violation, match="is not what was asked"):
+        go(job, tmp_path / "out", profile=False)
+    assert len(list((tmp_path / "out" / "lattices").glob("*.lattice"))) == first - 1
+
+
+@pytest.mark.parametrize(
+    "change", ["header['drafter'] = 'c' * 64", "header['block'] += 1", "header['target']['digest'] = 'c' * 64"]
+)
+def test_lattices_that_differ_from_each_other(change, make_job, tmp_path):
+    """A folder is of one target and one drafter."""
+    engine = lying_engine(tmp_path, LATTICE_LIE.format(change=change, first=2))
+    with pytest.raises(Violation, match="not that of the other lattices"):
+        go(make_job(engine=engine), tmp_path / "out", profile=False)
+
+
+ODD = {
+    "fifo": "os.mkfifo(path)",
+    "link": "path.symlink_to('/etc/hostname')",
+    "zero": "path.symlink_to('/dev/zero')",
+    "folder": "path.mkdir()",
+    "huge": "path.touch(); os.truncate(path, 1 << 40)",
+    "gone": "pass",
+}
+ODD_FILES = {
+    "record": "def note(self, name, ids):\n    odd(self.record)\nEngine.note = note",
+    "profile": "def note(self, *phases):\n    self.profile and odd(self.profile)\nEngine.note_profile = note",
+    "lattice": """
+ranked = Engine.on_lattice
+def lying(self, line):
+    ranked(self, line)
+    odd(Path(os.environ["TMPDIR"]) / line["file"])
+send = Engine.on_lattice
+def first(self, line):
+    real, replies = self.send, []
+    self.send = lambda op, **fields: replies.append((op, fields))
+    lying(self, line)
+    self.send = real
+    real(replies[0][0], **replies[0][1])
+Engine.on_lattice = first""",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "odd"),
+    # An engine that wrote no row of a profile took none, which is no fault.
+    [(file, odd) for file in ODD_FILES for odd in ODD if (file, odd) != ("profile", "gone")],
+)
+def test_files_that_are_none(file, odd, make_job, tmp_path):
+    """A pipe, a link, a folder or a file without an end in an engine's room ends the measurement; nothing hangs."""
+    lie = "import os, shutil\nfrom pathlib import Path\ndef odd(path):\n"
+    lie += "    if path.is_dir() and not path.is_symlink():\n        path.rmdir()\n    path.unlink(missing_ok=True)\n"
+    lie += f"    {ODD[odd]}\n{ODD_FILES[file]}"
+    job = make_job(engine=lying_engine(tmp_path, lie))
+    begin_s = time.monotonic()
+    with pytest.raises(Violation) as caught:
+        go(job, tmp_path / "out", 1.0, profile=file == "profile")
+    assert time.monotonic() - begin_s < 20
+    assert "\n" not in caught.value.message and "/tmp" not in caught.value.message
+
+
+def test_more_parts_than_tokens(make_job, tmp_path):
+    """A number on the wire is held against the answer before anything is made of it."""
+    lie = "Engine.on_lattice = lambda self, line: self.send("
+    lie += "'lattice', id=line['id'], file=line['file'], parts=100000000, digest='0' * 64)"
+    with pytest.raises(Violation, match="100000000 parts, for 12 tokens"):
+        go(make_job(engine=lying_engine(tmp_path, lie)), tmp_path / "out", profile=False)
+
+
+def harness(*words):
+    """(status, standard error) of a command of the harness."""
+    command = [sys.executable, "-m", "harness", *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("measurement.json", b""),
+        ("measurement.json", b'{"v": 1, "kind"'),
+        ("measurement.json", b"[]\n"),
+        ("measurement.json", b'{"v": NaN}'),
+        ("measurement.json", b"{}"),
+        ("measurement.json", b'"\xff"'),
+        ("key", b"\xff\xfe"),
+        ("key", b"x" * 9999),
+        ("full", b'"\xff"\n'),
+        ("full", b"[]\n"),
+        ("full", b'"nobody"\n'),
+        ("full", b"one\n"),
+        ("answers.jsonl", b"\xff\n"),
+        ("steps.jsonl", b"\xff\n"),
+        ("lattices/times.jsonl", b"\xff\n"),
+        ("lattices/times.jsonl", b'{"answer": 0, "lattice_s": NaN}\n'),
+        ("lattices/times.jsonl", b"[1]\n"),
+    ],
+)
+def test_files_of_a_folder_that_are_garbage(name, data, finished, make_job, tmp_path):
+    """One line, a way out, exit code 2; the folder stays as it was."""
+    job, out = make_job(stock={**FAST, "parts": 2}), tmp_path / "out"
+    finished(job, out)
+    (out / "measurement.json").unlink()
+    (out / name).write_bytes(data)
+    before = everything(out)
+    status, said = harness("measure", "--job", job, "--out", out)
+    error, hint = said.splitlines()
+    assert (status, error.startswith("error: "), hint.startswith("hint: ")) == (2, True, True)
+    assert Path(name).name.partition(".")[0] in error or name in ("key", "full")
+    assert everything(out) == before
+
+
+@pytest.mark.parametrize("minutes", ["nan", "inf", "-inf", "-1", "x", "", "\x1b[31m1"])
+def test_minutes_that_are_none(minutes, make_job, tmp_path):
+    """One clear line and a hint."""
+    status, said = harness("measure", "--job", make_job(), "--out", tmp_path / "out", f"--max-minutes={minutes}")
+    error, hint = said.splitlines()
+    shown = minutes.replace("\x1b", " ")
+    assert (status, error) == (2, f"error: argument --max-minutes: '{shown}' is not a number of minutes")
+    assert hint == "hint: 'python -m harness measure --help' says what it takes"
+    assert not (tmp_path / "out").exists()
+
+
+def test_hints_steer_no_terminal(make_job, tmp_path):
+    """A folder's name is somebody's word too."""
+    out = tmp_path / "o\x1b[31mx"
+    status, said = harness("measure", "--job", make_job(options={**FAST, "crash_after": 14}), "--out", out)
+    assert status == 1 and "hint: the last of its output is in" in said
+    assert "\x1b" not in said
+
+
 def test_an_engine_that_has_no_lattices(make_job, tmp_path):
     """A refusal is the engine's word, with the code of what is not supported."""
     program = tmp_path / "without.py"
