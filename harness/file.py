@@ -18,7 +18,7 @@ def read_plain(path: Path, most: int, start: int = 0) -> bytes | None:
     """
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         if path.is_symlink() or not path.is_file():  # a link is not followed, a socket not opened

@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NoReturn
 
 from spt.errors import Conflict, Missing, Usage
 from spt.formats import check, read_json
@@ -23,8 +23,10 @@ __all__ = ["TIMED", "load_job", "pack", "unpack"]
 
 JOB, SAMPLES = "job.json", "out/samples.jsonl"
 TIMED = "timed.jsonl"  # beside a job of forcing: what was timed
+LATTICES = "out/lattices"
 SUMMARY = "out/measurement.json"  # of a measurement that is finished
 _MEASURED = re.compile(r"out/(answers\.jsonl|steps\.jsonl|profile\.jsonl|lattices/[0-9]+(\.[0-9]+)?\.lattice)")
+_PACK = "`spt job pack`, where it was measured, writes it again"
 MAX_FILES = 20_000
 MAX_BYTES = 4 * 2**30
 MAX_JOB_BYTES = 2**20
@@ -36,6 +38,7 @@ _SAME = (
     "phase",
     "units",
     "deployment_digest",
+    "deployment",
     "commitment",
     "max_tokens",
     "sizes",
@@ -81,6 +84,7 @@ def pack(path: Path, out: Path, *, samples: bool = False) -> None:
     if not samples and (folder / TIMED).exists():
         names.append(TIMED)
     results = _results(folder)
+    _check_measurement(folder, job, f"'{folder / 'out'}'", "measure into another folder")
     if samples and not results:
         raise Missing(
             f"there are no samples at '{folder / SAMPLES}'",
@@ -106,6 +110,44 @@ def _results(folder: Path) -> list[str]:
         inside = (file.relative_to(folder).as_posix() for file in sorted((folder / "out").rglob("*")))
         found += [*(name for name in inside if _MEASURED.fullmatch(name)), SUMMARY]
     return found
+
+
+def _check_measurement(folder: Path, job: dict[str, Any], where: str, hint: str) -> None:
+    """Usage where there are files of a measurement in `folder/out`, and not a whole one of this job.
+
+    where: what the error names instead of that folder.
+    """
+    from spt.lattice import read_lattice  # it needs numpy, and most jobs hold no measurement
+
+    def refuse(problem: str) -> NoReturn:
+        raise Usage(f"{where} holds a measurement that is damaged: {problem.replace(f'{folder}/', '')}", hint)
+
+    if not (folder / SUMMARY).exists():
+        return
+    try:
+        lattice = read_lattice(folder / "out")
+    except (Usage, Missing) as error:
+        refuse(error.message)
+    firsts = sorted(path.name for path in (folder / LATTICES).glob("*.lattice") if path.name.count(".") == 1)
+    if firsts != [f"{place:05}.lattice" for place in range(len(lattice.requests))]:
+        refuse(f"'{LATTICES}' does not hold one lattice for each line of 'out/answers.jsonl'")
+    for path in sorted((folder / LATTICES).glob("*.*.lattice")):
+        first, part, _ = path.name.split(".")
+        if not part.isdecimal() or f"{first}.lattice" not in firsts or int(part) >= _parts(folder, first):
+            refuse(f"'{path}' is a part of no lattice")
+    summary = read_json((folder / SUMMARY).read_bytes(), where)
+    if job.get("deployment_digest") not in (None, summary["deployment_digest"]):
+        refuse("it is of another deployment than its job")
+    for name, arm in (("system", "a"), ("stock", "stock")):
+        if arm in job["arms"] and summary[name] != {key: job["arms"][arm][key] for key in ("tree", "options")}:
+            refuse(f"its '{name}' is not the arm '{arm}' of its job")
+
+
+def _parts(folder: Path, stem: str) -> int:
+    """How many files a lattice has, which was read before."""
+    with (folder / LATTICES / f"{stem}.lattice").open("rb") as file:
+        file.readline()
+        return int(read_json(file.readline(), stem)["parts"])
 
 
 def _parent(path: Path) -> Path:
@@ -151,6 +193,7 @@ def unpack(path: Path, to: Path, changes: dict[str, Any]) -> Path:
         part.mkdir()
         _extract(path, part)
         _, job = load_job(part, _inside(path))
+        _check_came(part, job, path)
         if to.exists():
             _merge(part, job, to)  # `changes` come after, to the job that is there
         else:
@@ -160,6 +203,18 @@ def unpack(path: Path, to: Path, changes: dict[str, Any]) -> Path:
     if changes:
         _change(to / JOB, load_job(to)[1], changes)
     return to / JOB
+
+
+def _check_came(part: Path, job: dict[str, Any], path: Path) -> None:
+    """Usage where what a tar holds of a measurement is not a whole one of its job."""
+    measured = [name for name in _inner(part) if _MEASURED.fullmatch(name)]
+    if measured and not (part / SUMMARY).exists():
+        raise Usage(f"'{path}' holds '{measured[0]}' of a measurement that is not finished", _PACK)
+    _check_measurement(part, job, f"'{path}'", _PACK)
+
+
+def _inner(folder: Path) -> list[str]:
+    return [file.relative_to(folder).as_posix() for file in _files(folder)]
 
 
 def _inside(path: Path) -> str:
@@ -235,13 +290,23 @@ def _refuse_stray(path: Path, folder: Path) -> None:
             raise Usage(f"'{path}' holds '{inside}', which is no part of its job")
 
 
+def _elsewhere(job: dict[str, Any]) -> dict[str, Any]:
+    """A job without what may differ from machine to machine: where its models lie, and on which device it runs."""
+    deployment = {name: value for name, value in job["deployment"].items() if name != "device"}
+    if isinstance(target := deployment.get("target"), dict):
+        deployment["target"] = {name: value for name, value in target.items() if name != "path"}
+    deployment["drafter"] = deployment.get("drafter") is not None
+    return {**job, "deployment": deployment}
+
+
 def _merge(part: Path, job: dict[str, Any], to: Path) -> None:
     """Takes over files that are not there yet, and samples that go on where those that are there end.
 
     A measurement's summary comes last, as it does where it is measured.
     """
     _, held = load_job(to)
-    if differing := [name for name in _SAME if job.get(name) != held.get(name)]:
+    mine, theirs = _elsewhere(job), _elsewhere(held)
+    if differing := [name for name in _SAME if mine.get(name) != theirs.get(name)]:
         raise Conflict(f"'{to}' holds another job: its '{differing[0]}' differs", "give another folder")
     new = [file for file in _files(part) if file.relative_to(part).as_posix() not in (JOB, SAMPLES)]
     new.sort(key=lambda file: file == part / SUMMARY)
@@ -249,6 +314,12 @@ def _merge(part: Path, job: dict[str, Any], to: Path) -> None:
         there = to / file.relative_to(part)
         if there.exists() and there.read_bytes() != file.read_bytes():
             raise Conflict(f"'{there}' is not what the tar holds", "give another folder")
+    if (part / SUMMARY).exists():
+        came_names = {*_inner(part), "out/profile.jsonl"}  # a profile that no summary names is read all the same
+        here_names = (file.relative_to(to).as_posix() for file in sorted((to / "out").rglob("*")))
+        for name in here_names:
+            if _MEASURED.fullmatch(name) and name not in came_names:
+                raise Conflict(f"'{to / name}' is of another measurement than the tar's", "give another folder")
     came = (part / SAMPLES).read_bytes() if (part / SAMPLES).is_file() else b""
     here = (to / SAMPLES).read_bytes() if (to / SAMPLES).is_file() else b""
     here = here[: here.rfind(b"\n") + 1]

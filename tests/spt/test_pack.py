@@ -11,6 +11,7 @@ import pytest
 
 from spt.errors import Conflict, Missing, Usage
 from spt.pack import MAX_JOB_BYTES, pack, unpack
+from tests.fakes.lattice import write_measurement
 from tests.spt.judged import made_up_samples, make_deployment
 from tests.spt.toys import errors_well, spt
 
@@ -112,12 +113,117 @@ def test_what_was_timed_goes_along(job, tmp_path):
 
 def measure(folder):
     """A finished measurement's files, and what its engines left beside them."""
-    (folder / "out/lattices").mkdir(parents=True, exist_ok=True)
-    (folder / "out/cache").mkdir(exist_ok=True)
-    names = ("answers.jsonl", "steps.jsonl", "profile.jsonl", "lattices/00000.lattice", "lattices/00000.1.lattice")
-    for name in (*names, "measurement.json", "key", "cache/kernel", "profile.jsonl.new", "lattices/times.jsonl"):
-        (folder / "out" / name).write_text(f"{name}\n")
+    out = folder / "out"
+    made = write_measurement(folder / "made", {"r": ([5], [[6], [7, 8]]), "s": ([5, 6], [[7], [8], [9]])})
+    out.mkdir(exist_ok=True)
+    for path in made.iterdir():
+        path.rename(out / path.name)
+    made.rmdir()
+    summary = json.loads((out / "measurement.json").read_text())
+    summary["system"]["tree"] = TREE
+    (out / "measurement.json").write_text(json.dumps(summary))
+    (out / "profile.jsonl").write_text("profile\n")
+    (out / "cache").mkdir(exist_ok=True)
+    for name in ("key", "cache/kernel", "profile.jsonl.new", "lattices/times.jsonl"):
+        (out / name).write_text(f"{name}\n")
+    names = ("answers.jsonl", "steps.jsonl", "profile.jsonl", "lattices/00000.lattice", "lattices/00001.lattice")
     return ["job.json", *sorted(f"out/{name}" for name in names), "out/measurement.json"]
+
+
+DAMAGED = {
+    "answers": ("out/answers.jsonl", lambda data: data.replace(b"toy", b"tay")),
+    "answers cut": ("out/answers.jsonl", lambda data: data[: data.index(b"\n") + 1]),
+    "no answers": ("out/answers.jsonl", None),
+    "steps": ("out/steps.jsonl", lambda data: data[:-1] + b" \n"),
+    "no steps": ("out/steps.jsonl", None),
+    "a lattice": ("out/lattices/00000.lattice", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+    "no lattice": ("out/lattices/00001.lattice", None),
+    "one lattice more": ("out/lattices/00002.lattice", b"x"),
+    "a part more": ("out/lattices/00001.1.lattice", b"x"),
+    "summary": ("out/measurement.json", lambda data: b"garbage"),
+    "no object": ("out/measurement.json", lambda data: b"[]"),
+    "not finished": ("out/measurement.json", None),
+    "of another system": ("out/measurement.json", lambda data: data.replace(TREE.encode(), b"d" * 40)),
+}
+
+
+def damage(folder, name):
+    path, change = DAMAGED[name]
+    file = folder / path
+    if change is None:
+        file.unlink()
+    else:
+        file.write_bytes(change if isinstance(change, bytes) else change(file.read_bytes()))
+
+
+@pytest.mark.parametrize("name", [name for name in DAMAGED if name != "not finished"])
+def test_a_damaged_measurement_is_not_packed(name, job, tmp_path):
+    """What no reader would read does not travel, and no tar is written."""
+    measure(job)
+    damage(job, name)
+    for samples in (True, False):
+        with pytest.raises(Usage, match="damaged"):
+            pack(job, tmp_path / "back.tar", samples=samples)
+    assert not (tmp_path / "back.tar").exists()
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_measurement_is_not_taken(name, job, tmp_path):
+    """A tar whose measurement is not whole, or not of its job, changes nothing, in a new folder and in its job's."""
+    there = shutil.copytree(job, tmp_path / "there")
+    names = measure(there)
+    damage(there, name)
+    path = tmp_path / "damaged.tar"
+    with tarfile.open(path, "w") as tar:
+        for inside in {*names, DAMAGED[name][0]}:
+            if (there / inside).exists():
+                tar.add(there / inside, inside)
+    before = files(job)
+    for to in (tmp_path / "new", job):
+        with pytest.raises(Usage, match=r"damaged\.tar' holds") as refused:
+            unpack(path, to, {})
+        assert ".job." not in refused.value.message and ".new." not in refused.value.message
+    assert files(job) == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_lattices_that_the_tar_does_not_have(job, tmp_path):
+    """A measurement does not come to lie among files of another."""
+    there = shutil.copytree(job, tmp_path / "there")
+    measure(there)
+    pack(there, tmp_path / "back.tar", samples=True)
+    (job / "out/lattices").mkdir()
+    (job / "out/lattices/00007.lattice").write_text("of another\n")
+    before = files(job)
+    with pytest.raises(Conflict, match="another measurement"):
+        unpack(tmp_path / "back.tar", job, {})
+    assert files(job) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        ({"device": "cuda:1"}, True),
+        ({"target": {"path": "/there", "widen": 1, "jitter": 0}}, True),
+        ({"target": {"path": "/here/model", "widen": 2, "jitter": 0}}, False),
+        ({"drafter": {"path": "/there"}}, False),
+        ({"context": 64}, False),
+        ({"engine": {"kind": "command", "command": ["evil"]}}, False),
+    ],
+)
+def test_a_digest_is_only_a_word(change, is_same, job, tmp_path):
+    """Two jobs under one deployment digest are one job only where their deployments are, but for where models lie."""
+    told = {**JOB, "deployment_digest": "d" * 64}
+    (job / "job.json").write_text(json.dumps(told))
+    pack(job, tmp_path / "job.tar")
+    (job / "job.json").write_text(json.dumps({**told, "deployment": {**JOB["deployment"], **change}}))
+    before = files(job)
+    if is_same:
+        unpack(tmp_path / "job.tar", job, {})
+    else:
+        with pytest.raises(Conflict, match="'deployment' differs"):
+            unpack(tmp_path / "job.tar", job, {})
+    assert files(job).keys() == before.keys() and files(job)["job.json"] == before["job.json"]
 
 
 def test_a_measurement_comes_back(job, tmp_path):
