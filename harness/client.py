@@ -31,7 +31,17 @@ from harness.sandbox import Enclosure
 from harness.shape import Mismatch
 from harness.wire import Generate, Hello, Option, Prepared, Ready, Sampling, Scores, Settings, check_reply
 
-__all__ = ["LOAD_S", "Engine", "OnTokens", "Start", "digest_folder", "stock_command"]
+__all__ = [
+    "LATTICE_S",
+    "LOAD_S",
+    "PATIENCE_S",
+    "START_S",
+    "Engine",
+    "OnTokens",
+    "Start",
+    "digest_folder",
+    "stock_command",
+]
 
 START_S = 120.0  # importing torch from a cold disk
 LOAD_S = 1800.0
@@ -56,7 +66,7 @@ class Engine:
     def __init__(self, process: Process) -> None:
         self.ready: Ready | None = None
         self._settings: Settings | None = None  # what `ready` was the answer to
-        self.patience_s = PATIENCE_S
+        self.start_s, self.patience_s = START_S, PATIENCE_S
         self._process: Process | None = process
         self._open: dict[str, OpenRequest] = {}
         self._asked: set[str] = set()
@@ -84,7 +94,7 @@ class Engine:
     def hello(self) -> Hello:
         """The engine's first words, read when they are first needed."""
         try:
-            reply, _ = self._receive(START_S)
+            reply, _ = self._receive(self.start_s)
         except Hung:
             self.kill()
             raise

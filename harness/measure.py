@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import shape
-from harness.client import LATTICE_S, LOAD_S, Engine
+from harness.client import LATTICE_S, LOAD_S, PATIENCE_S, START_S, Engine
 from harness.command import Emit, deadline_after, is_past
 from harness.conversation import Conversation
 from harness.errors import Crashed, EngineError, HarnessError, Hung, Missing, Unsupported, Usage, Violation
@@ -394,8 +394,10 @@ class _Measurement:
         """An arm's engine, started and loaded."""
         deployment, arm = self.job.deployment, self.job.arms[name]
         with launch(deployment, arm, cache=self.answers.folder / "cache") as engine:
+            engine.start_s = patience(START_S, self.deadline_s)
             text = load_text_for(Path(deployment.target.path), self.requests)
             ready = engine.load(settings_of(deployment, arm, engine), patience(LOAD_S, self.deadline_s))
+            engine.patience_s = patience(PATIENCE_S, self.deadline_s)
             now = datetime.datetime.now(datetime.UTC)
             about = {"arm": name, "engine": engine.hello.engine, "version": engine.hello.version}
             self.emit({"event": "ready", **about, **asdict(ready), "card": card(deployment.device, now)})

@@ -572,6 +572,25 @@ def test_files_that_are_none(file, odd, make_job, tmp_path):
     assert "\n" not in caught.value.message and "/tmp" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "time.sleep(99)",
+        *(
+            f"Engine.on_{name} = lambda self, line: None"
+            for name in ("load", "record", "generate", "profile", "lattice")
+        ),
+    ],
+)
+def test_an_engine_that_says_nothing(lie, make_job, tmp_path):
+    """With a limit nothing waits longer than that, whatever was asked."""
+    job = make_job(engine=lying_engine(tmp_path, f"import time\n{lie}"))
+    begin_s = time.monotonic()
+    with pytest.raises(HarnessError, match="the time is up"):
+        go(job, tmp_path / "out", 0.04)
+    assert time.monotonic() - begin_s < 20
+
+
 def test_more_parts_than_tokens(make_job, tmp_path):
     """A number on the wire is held against the answer before anything is made of it."""
     lie = "Engine.on_lattice = lambda self, line: self.send("
