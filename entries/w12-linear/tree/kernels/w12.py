@@ -1,0 +1,381 @@
+"""W12: BF16 matrices in 12 bits a weight without loss, in two planes of which the first is a matrix of its own.
+
+A weight is sign, exponent, mantissa.  The exponents of a trained row lie in few binades, so four bits name one in a
+window of the row; what lies outside is an escape, kept whole beside the planes.  Code 0 stands for a true zero, which
+leaves 15 binades and makes the high plane a row of E4M3FN numbers: the weights cut to three mantissa bits, times a
+power of two.
+
+Nothing here is computed in floating point: NaN payloads, denormals and signs of zero come back as they were.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "BINADES",
+    "GROUP",
+    "MAX_BASE",
+    "MAX_BITS",
+    "MAX_ESCAPED",
+    "MAX_ROW_ESCAPES",
+    "MIN_BASE",
+    "VERSION",
+    "Census",
+    "Cost",
+    "Packed",
+    "census",
+    "check",
+    "cost",
+    "decode",
+    "encode",
+    "fits",
+    "padded",
+    "view8",
+]
+
+VERSION = 1  # of the record
+GROUP = 128  # columns whose low nibbles share 64 bytes
+BINADES = 15
+
+# A kernel reads a code as a number near 2^-120 and scales each row by a power of two.  With bases in this range that
+# is exact in float32 for |x| < 2^27 and |y| < 2^90; what a row has outside of them is escapes.
+MIN_BASE, MAX_BASE = 64, 200
+
+# Beyond these a tensor stays BF16: bits a weight, the share of escapes, the escapes of one row.
+MAX_BITS = 14.0
+MAX_ESCAPED = 0.005
+MAX_ROW_ESCAPES = 256
+
+_FIRST, _END = 1 << 7, 0x7F << 4  # 11-bit codes, e4 and mantissa; from 0x7F on the high byte would be NaN in E4M3FN
+_MAGNITUDE, _INFINITE = 0x7FFF, 0x7F80
+_BASES = MAX_BASE - MIN_BASE + 1
+_BINS = 256 * 3  # of a row's histogram
+_BLOCK = 1 << 22  # weights that are encoded, decoded or counted at once: what bounds the memory
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A BF16 matrix [n, k] as two planes, a base a row, and escapes.
+
+    With kp = `padded(k)`, all on one device, contiguous:
+    high: uint8 [n, kp]: bit 7 sign, bits 6..3 code e4, bits 2..0 the three top mantissa bits.
+    low: uint8 [n, kp / 2]: of each group of 128 columns 64 bytes; byte j has the four low mantissa bits of column j in
+    its low nibble and those of column j + 64 in its high nibble.
+    base: int16 [n]: the biased exponent of a weight is base + e4, for e4 in 1..15.
+    starts: int32 [n + 1], columns: int32 [e], values: bfloat16 [e]: escapes by row, columns ascending.
+
+    Code 0 is a zero of that sign; where an escape stands, at all padding, and nowhere else without need, it is +0.
+    """
+
+    shape: tuple[int, int]
+    high: Tensor
+    low: Tensor
+    base: Tensor
+    starts: Tensor
+    columns: Tensor
+    values: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the record by its field's name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "shape"}
+
+    def to(self, device: torch.device | str) -> "Packed":
+        """The record on another device."""
+        return replace(self, **{name: each.to(device) for name, each in self.tensors().items()})
+
+    def resident_bytes(self) -> int:
+        """Bytes of all tensors as they stand in memory."""
+        return sum(each.numel() * each.element_size() for each in self.tensors().values())
+
+    def escape_rows(self) -> Tensor:
+        """The row of each escape, int64 [e]; does not wait for the device."""
+        order = torch.arange(len(self.columns), dtype=torch.int32, device=self.starts.device)
+        return torch.searchsorted(self.starts, order, right=True) - 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bits a weight of the stored record.
+
+    code: 12, and more where k is no multiple of 128.  rows: the base and the number of escapes.  escapes: column and
+    value.  escaped: how many there are; worst_row: of one row at most.
+    """
+
+    n: int
+    k: int
+    escaped: int
+    worst_row: int
+
+    @property
+    def code(self) -> float:
+        return 12 * padded(self.k) / self.k
+
+    @property
+    def rows(self) -> float:
+        return (8 + _width(self.worst_row)) / self.k
+
+    @property
+    def escapes(self) -> float:
+        return self.escaped * (max(16, _width(self.k - 1)) + 16) / (self.n * self.k)
+
+    @property
+    def bits(self) -> float:
+        return self.code + self.rows + self.escapes
+
+    def refusal(self) -> str | None:
+        """Why the tensor stays BF16; None where packing pays."""
+        share = self.escaped / (self.n * self.k)
+        if share > MAX_ESCAPED:
+            return f"{share:.2%} of its weights are escapes, more than {MAX_ESCAPED:.2%}"
+        if self.worst_row > MAX_ROW_ESCAPES:
+            return f"one row has {self.worst_row} escapes, more than {MAX_ROW_ESCAPES}"
+        if self.bits > MAX_BITS:
+            return f"{self.bits:.2f} bits a weight are more than {MAX_BITS:g}"
+        return None
+
+
+@dataclass(frozen=True)
+class Census:
+    """What a matrix costs in this record and in two that were not chosen.
+
+    binades15: this record.  binades16: all 16 codes are binades, so a zero is an escape and the high plane no E4M3FN
+    number.  remapped13: 13 binades, of which the top three have four mantissa bits in the high plane.
+    """
+
+    binades15: Cost
+    binades16: Cost
+    remapped13: Cost
+
+
+def padded(k: int) -> int:
+    """Columns of the high plane for k columns of the matrix."""
+    return -(-k // GROUP) * GROUP
+
+
+@torch.no_grad()
+def encode(weight: Tensor) -> Packed:
+    """The record of a bfloat16 matrix [n, k] on its device, which `decode` turns back into the same bits.
+
+    A row's base is the one that leaves the fewest escapes, of equals the highest.  Temporary memory is that of a
+    block of rows, whatever the matrix.
+    """
+    n, k = _shape(weight)
+    device = weight.device
+    high = torch.zeros(n, padded(k), dtype=torch.uint8, device=device)
+    low = torch.zeros(n, padded(k) // 2, dtype=torch.uint8, device=device)
+    base = torch.zeros(n, dtype=torch.int16, device=device)
+    counts, columns, values = [], [], []
+    for block in _blocks(n, k):
+        bits = weight[block].view(torch.int16)
+        magnitude = bits & _MAGNITUDE
+        base[block] = _best(_coded(_histogram(magnitude)))
+        code = magnitude - (base[block] << 7)[:, None]
+        inside = (code >= _FIRST) & (code < _END) & (magnitude < _INFINITE)
+        escape = ~inside & (magnitude != 0)
+        code *= inside
+        high[block, :k] = ((code >> 4) | ((bits < 0) & ~escape).to(torch.int16) << 7).to(torch.uint8)
+        low[block] = _paired((code & 15).to(torch.uint8))
+        counts.append(escape.sum(1))
+        row, column = escape.nonzero(as_tuple=True)
+        columns.append(column)
+        values.append(bits[row, column])
+    starts = torch.cat((torch.zeros(1, dtype=torch.int64, device=device), torch.cat(counts).cumsum(0)))
+    return Packed(
+        (n, k),
+        high,
+        low,
+        base,
+        starts.to(torch.int32),
+        torch.cat(columns).to(torch.int32),
+        torch.cat(values).view(torch.bfloat16),
+    )
+
+
+@torch.no_grad()
+def decode(packed: Packed, rows: slice | None = None, out: Tensor | None = None) -> Tensor:
+    """The matrix of a record, bfloat16 [n, k], or of a slice of its rows; into `out` where it is given.
+
+    Does not wait for the device where all rows are asked for.
+    """
+    first, end, _ = (rows or slice(None)).indices(packed.shape[0])
+    k = packed.shape[1]
+    if out is None:
+        out = torch.empty(end - first, k, dtype=torch.bfloat16, device=packed.high.device)
+    bits = out.view(torch.int16)
+    for block in _blocks(end - first, k):
+        at = slice(first + block.start, first + block.stop)
+        high = packed.high[at, :k]
+        code = (high & 0x7F).to(torch.int16) << 4 | _unpaired(packed.low[at])[:, :k]
+        bits[block] = _placed(code, high, packed.base[at])
+    _put_escapes(packed, bits, first, end)
+    return out
+
+
+@torch.no_grad()
+def view8(packed: Packed, *, escapes: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The matrix that the high plane alone stands for, [n, k]: each weight in the middle of what its byte leaves open.
+
+    The low nibble is taken as 8, so that a weight is off by at most 2^-4 of its power of two; zeros are zeros.
+    escapes: put in as they are, else left out as +0.
+    """
+    n, k = packed.shape
+    view = torch.empty(n, k, dtype=torch.bfloat16, device=packed.high.device)
+    bits = view.view(torch.int16)
+    for block in _blocks(n, k):
+        high = packed.high[block, :k]
+        code = (high & 0x7F).to(torch.int16) << 4
+        bits[block] = _placed(code | (code != 0).to(torch.int16) << 3, high, packed.base[block])
+    if escapes:
+        _put_escapes(packed, bits, 0, n)
+    return view.to(dtype)
+
+
+@torch.no_grad()
+def census(weight: Tensor) -> Census:
+    """Counts what a bfloat16 matrix [n, k] costs, without encoding it."""
+    n, k = _shape(weight)
+    escaped: dict[str, list[Tensor]] = {"binades15": [], "binades16": [], "remapped13": []}
+    for block in _blocks(n, k):
+        histogram = _histogram(weight[block].view(torch.int16) & _MAGNITUDE)
+        zeros = histogram[:, 0, _ZERO]
+        escaped["binades15"].append(k - zeros - _coded(histogram).amax(1))
+        escaped["binades16"].append(k - _windows(histogram, 16).amax(1))
+        lowest = histogram[:, MIN_BASE + 1 : MIN_BASE + 1 + _BASES, _ZERO]  # its code is that of zero
+        escaped["remapped13"].append(k - zeros - (_windows(histogram, 13) - lowest).amax(1))
+    totals = {name: torch.cat(rows) for name, rows in escaped.items()}
+    return Census(**{name: Cost(n, k, int(rows.sum()), int(rows.max())) for name, rows in totals.items()})
+
+
+def cost(packed: Packed) -> Cost:
+    """What a record costs."""
+    counts = packed.starts.diff()
+    return Cost(*packed.shape, escaped=len(packed.columns), worst_row=int(counts.max()))
+
+
+def fits(packed: Packed) -> bool:
+    """Whether packing pays; `cost(packed).refusal()` says why not."""
+    return cost(packed).refusal() is None
+
+
+def check(packed: Packed) -> None:
+    """ValueError unless the record is one that `encode` could have made: no tensor of it leads outside of another."""
+    n, k = packed.shape
+    count = len(packed.columns)
+    kinds = {
+        "high": (torch.uint8, (n, padded(k))),
+        "low": (torch.uint8, (n, padded(k) // 2)),
+        "base": (torch.int16, (n,)),
+        "starts": (torch.int32, (n + 1,)),
+        "columns": (torch.int32, (count,)),
+        "values": (torch.bfloat16, (count,)),
+    }
+    for name, tensor in packed.tensors().items():
+        dtype, shape = kinds[name]
+        if tensor.dtype != dtype or tensor.shape != shape or not tensor.is_contiguous():
+            raise ValueError(f"'{name}' is {tensor.dtype} {list(tensor.shape)}, not {dtype} {list(shape)}")
+    if not bool(((packed.base >= MIN_BASE) & (packed.base <= MAX_BASE)).all()):
+        raise ValueError(f"a base is outside of {MIN_BASE}..{MAX_BASE}")
+    if int(packed.starts[0]) != 0 or int(packed.starts[-1]) != count or bool((packed.starts.diff() < 0).any()):
+        raise ValueError("'starts' does not count the escapes")
+    if count and not bool(((packed.columns >= 0) & (packed.columns < k)).all()):
+        raise ValueError(f"an escape is outside of {k} columns")
+    place = packed.escape_rows() * k + packed.columns
+    if bool((place.diff() <= 0).any()):
+        raise ValueError("the columns of a row's escapes do not ascend")
+    if bool(packed.high.view(-1)[packed.escape_rows() * padded(k) + packed.columns].any()):
+        raise ValueError("an escape stands where a code is")
+
+
+# Counting.
+
+_ZERO, _TOP, _OTHER = 0, 1, 2  # mantissas: 0, those whose three top bits are ones, all others
+
+
+def _histogram(magnitude: Tensor) -> Tensor:
+    """How many weights of each row lie in each binade, by mantissa: int64 [n, 256, 3].
+
+    magnitude: int16 [n, k].  Binade 0 holds zeros alone and binade 255 nothing: denormals, infinities and NaNs have
+    no code anywhere.
+    """
+    mantissa = magnitude & 0x7F
+    kind = torch.where(mantissa >= 0x70, _TOP, torch.where(mantissa == 0, _ZERO, _OTHER)).to(torch.int16)
+    row = torch.arange(len(magnitude), device=magnitude.device)[:, None] * _BINS
+    bins = torch.bincount((row + ((magnitude >> 7) * 3 + kind)).view(-1), minlength=len(magnitude) * _BINS)
+    histogram = bins.view(-1, 256, 3)
+    histogram[:, 0, _TOP:] = 0
+    histogram[:, 255] = 0
+    return histogram
+
+
+def _windows(histogram: Tensor, width: int) -> Tensor:
+    """How many weights other than zeros `width` binades above each base hold: [n, bases]."""
+    counts = histogram.sum(2)
+    counts[:, 0] = 0
+    until = torch.nn.functional.pad(counts.cumsum(1), (1, 0))  # [:, i]: in binades below i
+    first = MIN_BASE + 1
+    return until[:, first + width : first + width + _BASES] - until[:, first : first + _BASES]
+
+
+def _coded(histogram: Tensor) -> Tensor:
+    """How many weights other than zeros have a code, for each base from MIN_BASE on: [n, bases]."""
+    last = MIN_BASE + BINADES
+    return _windows(histogram, BINADES) - histogram[:, last : last + _BASES, _TOP]
+
+
+def _best(coded: Tensor) -> Tensor:
+    """The base that codes most, of equals the highest: int16 [n]."""
+    order = torch.arange(_BASES, device=coded.device)
+    best = (coded * _BASES + order).amax(1) % _BASES  # one integer, so that no device has a say in ties
+    return (best + MIN_BASE).to(torch.int16)
+
+
+# Bits.
+
+
+def _paired(nibble: Tensor) -> Tensor:
+    """uint8 [n, k] below 16 -> the low plane, [n, padded(k) / 2]."""
+    whole = torch.nn.functional.pad(nibble, (0, padded(nibble.shape[1]) - nibble.shape[1]))
+    halves = whole.view(len(nibble), -1, 2, GROUP // 2)
+    return (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1)
+
+
+def _unpaired(low: Tensor) -> Tensor:
+    """The low plane [n, kp / 2] -> int16 [n, kp] below 16."""
+    pairs = low.view(len(low), -1, GROUP // 2)
+    return torch.stack((pairs & 15, pairs >> 4), 2).flatten(1).to(torch.int16)
+
+
+def _placed(code: Tensor, high: Tensor, base: Tensor) -> Tensor:
+    """BF16 bits of 11-bit codes [n, k] in rows with these bases; the sign is the high plane's."""
+    magnitude = (code + (base << 7)[:, None]) * (code != 0)
+    return magnitude | (high & 0x80).to(torch.int16) << 8
+
+
+def _put_escapes(packed: Packed, bits: Tensor, first: int, end: int) -> None:
+    """Writes the escapes of rows first..end into their bits, int16 [end - first, k]."""
+    row, column, value = packed.escape_rows(), packed.columns, packed.values.view(torch.int16)
+    if (first, end) != (0, packed.shape[0]):
+        own = slice(int(packed.starts[first]), int(packed.starts[end]))
+        row, column, value = row[own] - first, column[own], value[own]
+    bits.view(-1).index_copy_(0, row * packed.shape[1] + column, value)
+
+
+def _blocks(n: int, k: int) -> Iterator[slice]:
+    """Slices of rows that hold some _BLOCK weights, or as many bins of a histogram."""
+    rows = max(1, _BLOCK // max(k, _BINS))
+    return (slice(first, min(first + rows, n)) for first in range(0, n, rows))
+
+
+def _shape(weight: Tensor) -> tuple[int, int]:
+    if weight.dim() != 2 or weight.dtype != torch.bfloat16 or not weight.numel():
+        raise ValueError(f"W12 packs bfloat16 matrices, not {weight.dtype} {list(weight.shape)}")
+    n, k = weight.shape
+    return n, k
+
+
+def _width(most: int) -> int:
+    """Bits of the narrowest stored integer that holds numbers up to `most`."""
+    return 8 if most < 1 << 8 else 16 if most < 1 << 16 else 32
