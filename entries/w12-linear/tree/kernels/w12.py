@@ -32,6 +32,7 @@ __all__ = [
     "decode",
     "encode",
     "fits",
+    "matches",
     "padded",
     "view8",
 ]
@@ -255,6 +256,15 @@ def cost(packed: Packed) -> Cost:
     return Cost(*packed.shape, escaped=len(packed.columns), worst_row=int(counts.max()))
 
 
+@torch.no_grad()
+def matches(packed: Packed, weight: Tensor) -> bool:
+    """Whether a record decodes to this bfloat16 matrix, bit for bit; block by block, on the record's device."""
+    return packed.shape == _shape(weight) and all(
+        torch.equal(decode(packed, block).view(torch.int16), weight[block].view(torch.int16))
+        for block in _blocks(*packed.shape)
+    )
+
+
 def fits(packed: Packed) -> bool:
     """Whether packing pays; `cost(packed).refusal()` says why not."""
     return cost(packed).refusal() is None
@@ -303,7 +313,7 @@ def _histogram(magnitude: Tensor) -> Tensor:
     mantissa = magnitude & 0x7F
     kind = torch.where(mantissa >= 0x70, _TOP, torch.where(mantissa == 0, _ZERO, _OTHER)).to(torch.int16)
     row = torch.arange(len(magnitude), device=magnitude.device)[:, None] * _BINS
-    bins = torch.bincount((row + ((magnitude >> 7) * 3 + kind)).view(-1), minlength=len(magnitude) * _BINS)
+    bins = torch.bincount((row + ((magnitude >> 7) * 3 + kind)).reshape(-1), minlength=len(magnitude) * _BINS)
     histogram = bins.view(-1, 256, 3)
     histogram[:, 0, _TOP:] = 0
     histogram[:, 255] = 0
