@@ -224,6 +224,9 @@ def test_what_is_no_matrix_of_bf16(weight):
         ({"low": lambda low: low[:, 1:]}, "'low' is"),
         ({"values": lambda values: values.float()}, "'values' is"),
         ({"high": lambda high: high | 1}, "where a code is"),
+        ({"low": lambda low: low | 1}, "where a code is"),
+        ({"high": lambda high: torch.cat((high[:, :300], high[:, 300:] | 1), 1)}, "codes beyond 300 columns"),
+        ({"low": lambda low: torch.cat((low[:, :-1], low[:, -1:] | 16), 1)}, "codes beyond 300 columns"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
