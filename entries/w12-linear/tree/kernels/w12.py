@@ -9,7 +9,7 @@ Nothing here is computed in floating point: NaN payloads, denormals and signs of
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ __all__ = [
     "decode",
     "encode",
     "fits",
+    "matches",
     "padded",
     "view8",
 ]
@@ -84,7 +85,7 @@ class Packed:
 
     def to(self, device: torch.device | str) -> "Packed":
         """The record on another device."""
-        return replace(self, **{name: each.to(device) for name, each in self.tensors().items()})
+        return Packed(self.shape, **{name: each.to(device) for name, each in self.tensors().items()})
 
     def resident_bytes(self) -> int:
         """Bytes of all tensors as they stand in memory."""
@@ -255,6 +256,15 @@ def cost(packed: Packed) -> Cost:
     return Cost(*packed.shape, escaped=len(packed.columns), worst_row=int(counts.max()))
 
 
+@torch.no_grad()
+def matches(packed: Packed, weight: Tensor) -> bool:
+    """Whether a record decodes to this bfloat16 matrix, bit for bit; block by block, on the record's device."""
+    return packed.shape == _shape(weight) and all(
+        torch.equal(decode(packed, block).view(torch.int16), weight[block].view(torch.int16))
+        for block in _blocks(*packed.shape)
+    )
+
+
 def fits(packed: Packed) -> bool:
     """Whether packing pays; `cost(packed).refusal()` says why not."""
     return cost(packed).refusal() is None
@@ -285,8 +295,14 @@ def check(packed: Packed) -> None:
     place = packed.escape_rows() * k + packed.columns
     if bool((place.diff() <= 0).any()):
         raise ValueError("the columns of a row's escapes do not ascend")
-    if bool(packed.high.view(-1)[packed.escape_rows() * padded(k) + packed.columns].any()):
+    row, column = packed.escape_rows(), packed.columns.long()
+    pair = packed.low[row, column // GROUP * (GROUP // 2) + column % (GROUP // 2)]
+    nibble = torch.where(column % GROUP < GROUP // 2, pair & 15, pair >> 4)
+    if bool(packed.high[row, column].any()) or bool(nibble.any()):
         raise ValueError("an escape stands where a code is")
+    last = _unpaired(packed.low[:, -GROUP // 2 :])[:, GROUP - (padded(k) - k) :]
+    if bool(packed.high[:, k:].any()) or bool(last.any()):
+        raise ValueError(f"there are codes beyond {k} columns")
 
 
 # Counting.
@@ -303,7 +319,7 @@ def _histogram(magnitude: Tensor) -> Tensor:
     mantissa = magnitude & 0x7F
     kind = torch.where(mantissa >= 0x70, _TOP, torch.where(mantissa == 0, _ZERO, _OTHER)).to(torch.int16)
     row = torch.arange(len(magnitude), device=magnitude.device)[:, None] * _BINS
-    bins = torch.bincount((row + ((magnitude >> 7) * 3 + kind)).view(-1), minlength=len(magnitude) * _BINS)
+    bins = torch.bincount((row + ((magnitude >> 7) * 3 + kind)).reshape(-1), minlength=len(magnitude) * _BINS)
     histogram = bins.view(-1, 256, 3)
     histogram[:, 0, _TOP:] = 0
     histogram[:, 255] = 0
@@ -349,8 +365,11 @@ def _unpaired(low: Tensor) -> Tensor:
 
 
 def _placed(code: Tensor, high: Tensor, base: Tensor) -> Tensor:
-    """BF16 bits of 11-bit codes [n, k] in rows with these bases; the sign is the high plane's."""
-    magnitude = (code + (base << 7)[:, None]) * (code != 0)
+    """BF16 bits of 11-bit codes [n, k] in rows with these bases; the sign is the high plane's.
+
+    What is no code is a zero, as it is to a kernel.
+    """
+    magnitude = (code + (base << 7)[:, None]) * (code >= _FIRST)
     return magnitude | (high & 0x80).to(torch.int16) << 8
 
 
@@ -379,3 +398,10 @@ def _shape(weight: Tensor) -> tuple[int, int]:
 def _width(most: int) -> int:
     """Bits of the narrowest stored integer that holds numbers up to `most`."""
     return 8 if most < 1 << 8 else 16 if most < 1 << 16 else 32
+
+
+if __name__ == "__main__":
+    # The command reads checkpoints, which is the engine's business; the format itself needs none of it.
+    from stock.packing import main
+
+    main()
