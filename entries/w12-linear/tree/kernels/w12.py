@@ -34,6 +34,7 @@ __all__ = [
     "fits",
     "matches",
     "padded",
+    "put_escapes",
     "view8",
 ]
 
@@ -92,9 +93,8 @@ class Packed:
         return sum(each.numel() * each.element_size() for each in self.tensors().values())
 
     def escape_rows(self) -> Tensor:
-        """The row of each escape, int64 [e]; does not wait for the device."""
-        order = torch.arange(len(self.columns), dtype=torch.int32, device=self.starts.device)
-        return torch.searchsorted(self.starts, order, right=True) - 1
+        """The row of each escape, int64 [e]."""
+        return _rows_of(self.starts, len(self.columns))
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,6 @@ def encode(weight: Tensor) -> Packed:
 def decode(packed: Packed, rows: slice | None = None, out: Tensor | None = None) -> Tensor:
     """The matrix of a record, bfloat16 [n, k], or of a slice of its rows; into `out` where it is given.
 
-    Does not wait for the device where all rows are asked for.
     """
     first, end, _ = (rows or slice(None)).indices(packed.shape[0])
     k = packed.shape[1]
@@ -211,8 +210,19 @@ def decode(packed: Packed, rows: slice | None = None, out: Tensor | None = None)
         high = packed.high[at, :k]
         code = (high & 0x7F).to(torch.int16) << 4 | _unpaired(packed.low[at])[:, :k]
         bits[block] = _placed(code, high, packed.base[at])
-    _put_escapes(packed, bits, first, end)
+    if len(bits) == packed.shape[0]:
+        put_escapes(bits, packed.starts, packed.columns, packed.values)
+    else:
+        own = slice(int(packed.starts[first]), int(packed.starts[end]))
+        starts = packed.starts[first : end + 1] - packed.starts[first]
+        put_escapes(bits, starts, packed.columns[own], packed.values[own])
     return out
+
+
+def put_escapes(bits: Tensor, starts: Tensor, columns: Tensor, values: Tensor) -> None:
+    """Writes escapes into the bits of their matrix, int16 [n, k]; does not wait for the device."""
+    place = _rows_of(starts, len(columns)) * bits.shape[1] + columns
+    bits.view(-1).index_copy_(0, place, values.view(torch.int16))
 
 
 @torch.no_grad()
@@ -230,7 +240,7 @@ def view8(packed: Packed, *, escapes: bool = True, dtype: torch.dtype = torch.fl
         code = (high & 0x7F).to(torch.int16) << 4
         bits[block] = _placed(code | (code != 0).to(torch.int16) << 3, high, packed.base[block])
     if escapes:
-        _put_escapes(packed, bits, 0, n)
+        put_escapes(bits, packed.starts, packed.columns, packed.values)
     return view.to(dtype)
 
 
@@ -373,13 +383,10 @@ def _placed(code: Tensor, high: Tensor, base: Tensor) -> Tensor:
     return magnitude | (high & 0x80).to(torch.int16) << 8
 
 
-def _put_escapes(packed: Packed, bits: Tensor, first: int, end: int) -> None:
-    """Writes the escapes of rows first..end into their bits, int16 [end - first, k]."""
-    row, column, value = packed.escape_rows(), packed.columns, packed.values.view(torch.int16)
-    if (first, end) != (0, packed.shape[0]):
-        own = slice(int(packed.starts[first]), int(packed.starts[end]))
-        row, column, value = row[own] - first, column[own], value[own]
-    bits.view(-1).index_copy_(0, row * packed.shape[1] + column, value)
+def _rows_of(starts: Tensor, count: int) -> Tensor:
+    """The row of each of `count` escapes, int64; does not wait for the device."""
+    order = torch.arange(count, dtype=torch.int32, device=starts.device)
+    return torch.searchsorted(starts, order, right=True) - 1
 
 
 def _blocks(n: int, k: int) -> Iterator[slice]:

@@ -1,0 +1,38 @@
+"""The GPU kernel of w12-linear that decodes a whole matrix: the bits that were packed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.entries.w12_decode_kernel import CASES
+
+SCRIPT = Path(__file__).with_name("w12_decode_kernel.py")
+
+
+def run(composed, *arguments, **environment):
+    command = [sys.executable, "-P", str(SCRIPT), *arguments]
+    outside = {"PATH": os.environ["PATH"], "HOME": str(composed.parent), "PYTHONPATH": str(composed)}
+    return subprocess.check_output(command, env={**outside, **environment}, cwd=composed.parent)
+
+
+def test_interpreted(composed):
+    """Under the interpreter every case comes back bit for bit, gated matrices in their own order of rows."""
+    assert int(run(composed, "compare", "cpu", TRITON_INTERPRET="1")) == len(CASES)
+
+
+def test_compiles_for_the_h200(composed):
+    """It compiles for sm_90, and reads and writes 16 bytes a lane."""
+    made = json.loads(run(composed, "compile", "cpu").splitlines()[-1])
+
+    assert made["cubin"] > 0
+    assert made["wide"] == ["ld.global.v4", "st.global.v4"]
+
+
+@pytest.mark.device
+def test_on_a_device(composed):
+    """On a GPU every case comes back bit for bit."""
+    assert int(run(composed, "compare", "cuda")) == len(CASES)
