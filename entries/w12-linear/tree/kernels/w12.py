@@ -54,8 +54,10 @@ MAX_ROW_ESCAPES = 256
 _FIRST, _END = 1 << 7, 0x7F << 4  # 11-bit codes, e4 and mantissa; from 0x7F on the high byte would be NaN in E4M3FN
 _MAGNITUDE, _INFINITE = 0x7FFF, 0x7F80
 _BASES = MAX_BASE - MIN_BASE + 1
-_BINS = 256 * 3  # of a row's histogram
-_BLOCK = 1 << 22  # weights that are encoded, decoded or counted at once: what bounds the memory
+_BINADES = _BASES + 17
+# Weights that are encoded, decoded or counted at once, which bounds the memory: what a CPU's caches hold; and some
+# 0.5 GB of a GPU, which wants many at a time.
+_BLOCK, _BLOCK_GPU = 1 << 19, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def encode(weight: Tensor) -> Packed:
     low = torch.zeros(n, padded(k) // 2, dtype=torch.uint8, device=device)
     base = torch.zeros(n, dtype=torch.int16, device=device)
     counts, columns, values = [], [], []
-    for block in _blocks(n, k):
+    for block in _blocks(n, k, device):
         bits = weight[block].view(torch.int16)
         magnitude = bits & _MAGNITUDE
         base[block] = _best(_coded(_histogram(magnitude)))
@@ -205,7 +207,7 @@ def decode(packed: Packed, rows: slice | None = None, out: Tensor | None = None)
     if out is None:
         out = torch.empty(end - first, k, dtype=torch.bfloat16, device=packed.high.device)
     bits = out.view(torch.int16)
-    for block in _blocks(end - first, k):
+    for block in _blocks(end - first, k, out.device):
         at = slice(first + block.start, first + block.stop)
         high = packed.high[at, :k]
         code = (high & 0x7F).to(torch.int16) << 4 | _unpaired(packed.low[at])[:, :k]
@@ -235,7 +237,7 @@ def view8(packed: Packed, *, escapes: bool = True, dtype: torch.dtype = torch.fl
     n, k = packed.shape
     view = torch.empty(n, k, dtype=torch.bfloat16, device=packed.high.device)
     bits = view.view(torch.int16)
-    for block in _blocks(n, k):
+    for block in _blocks(n, k, view.device):
         high = packed.high[block, :k]
         code = (high & 0x7F).to(torch.int16) << 4
         bits[block] = _placed(code | (code != 0).to(torch.int16) << 3, high, packed.base[block])
@@ -249,13 +251,14 @@ def census(weight: Tensor) -> Census:
     """Counts what a bfloat16 matrix [n, k] costs, without encoding it."""
     n, k = _shape(weight)
     escaped: dict[str, list[Tensor]] = {"binades15": [], "binades16": [], "remapped13": []}
-    for block in _blocks(n, k):
-        histogram = _histogram(weight[block].view(torch.int16) & _MAGNITUDE)
-        zeros = histogram[:, 0, _ZERO]
-        escaped["binades15"].append(k - zeros - _coded(histogram).amax(1))
-        escaped["binades16"].append(k - _windows(histogram, 16).amax(1))
-        lowest = histogram[:, MIN_BASE + 1 : MIN_BASE + 1 + _BASES, _ZERO]  # its code is that of zero
-        escaped["remapped13"].append(k - zeros - (_windows(histogram, 13) - lowest).amax(1))
+    for block in _blocks(n, k, weight.device):
+        magnitude = weight[block].view(torch.int16) & _MAGNITUDE
+        histogram = _histogram(magnitude)
+        counts, others = histogram.sum(2), (magnitude != 0).sum(1)
+        lowest = histogram[:, 1 : 1 + _BASES, _ZERO]  # in a remapped byte its code is that of zero
+        escaped["binades15"].append(others - _coded(histogram).amax(1))
+        escaped["binades16"].append(k - _windows(counts, 16).amax(1))
+        escaped["remapped13"].append(others - (_windows(counts, 13) - lowest).amax(1))
     totals = {name: torch.cat(rows) for name, rows in escaped.items()}
     return Census(**{name: Cost(n, k, int(rows.sum()), int(rows.max())) for name, rows in totals.items()})
 
@@ -271,7 +274,7 @@ def matches(packed: Packed, weight: Tensor) -> bool:
     """Whether a record decodes to this bfloat16 matrix, bit for bit; block by block, on the record's device."""
     return packed.shape == _shape(weight) and all(
         torch.equal(decode(packed, block).view(torch.int16), weight[block].view(torch.int16))
-        for block in _blocks(*packed.shape)
+        for block in _blocks(*packed.shape, weight.device)
     )
 
 
@@ -315,40 +318,39 @@ def check(packed: Packed) -> None:
         raise ValueError(f"there are codes beyond {k} columns")
 
 
-# Counting.
+# Counting.  A histogram has the binades that a window from some base can reach, and one at each end for all others.
 
-_ZERO, _TOP, _OTHER = 0, 1, 2  # mantissas: 0, those whose three top bits are ones, all others
+_ZERO, _OTHER, _TOP = 0, 1, 2  # mantissas: 0; those below; those whose three top bits are ones
 
 
 def _histogram(magnitude: Tensor) -> Tensor:
-    """How many weights of each row lie in each binade, by mantissa: int64 [n, 256, 3].
+    """How many weights of each row lie in each binade from MIN_BASE on, by mantissa: int64 [n, _BINADES, 3].
 
-    magnitude: int16 [n, k].  Binade 0 holds zeros alone and binade 255 nothing: denormals, infinities and NaNs have
-    no code anywhere.
+    magnitude: int16 [n, k].
     """
     mantissa = magnitude & 0x7F
-    kind = torch.where(mantissa >= 0x70, _TOP, torch.where(mantissa == 0, _ZERO, _OTHER)).to(torch.int16)
-    row = torch.arange(len(magnitude), device=magnitude.device)[:, None] * _BINS
-    bins = torch.bincount((row + ((magnitude >> 7) * 3 + kind)).reshape(-1), minlength=len(magnitude) * _BINS)
-    histogram = bins.view(-1, 256, 3)
-    histogram[:, 0, _TOP:] = 0
-    histogram[:, 255] = 0
-    return histogram
+    kind = (mantissa != 0).to(torch.int16) + (mantissa >= 0x70)
+    binade = (magnitude >> 7).clamp_(MIN_BASE, MIN_BASE + _BINADES - 1) - MIN_BASE
+    row = torch.arange(len(magnitude), dtype=torch.int32, device=magnitude.device)[:, None] * (_BINADES * 3)
+    bins = torch.bincount((row + (binade * 3 + kind)).reshape(-1), minlength=len(magnitude) * _BINADES * 3)
+    return bins.view(-1, _BINADES, 3)
 
 
-def _windows(histogram: Tensor, width: int) -> Tensor:
-    """How many weights other than zeros `width` binades above each base hold: [n, bases]."""
-    counts = histogram.sum(2)
-    counts[:, 0] = 0
-    until = torch.nn.functional.pad(counts.cumsum(1), (1, 0))  # [:, i]: in binades below i
-    first = MIN_BASE + 1
-    return until[:, first + width : first + width + _BASES] - until[:, first : first + _BASES]
+def _windows(counts: Tensor, width: int) -> Tensor:
+    """Sums over the `width` binades above each base: [n, _BINADES] -> [n, _BASES]."""
+    sums, first, span = torch.zeros_like(counts[:, :_BASES]), 1, 1
+    while True:  # counts[:, i] is that of `span` binades from i on: 1, 2, 4, ... as the digits of the width want it
+        if width & span:
+            sums += counts[:, first : first + _BASES]
+            first += span
+        if (span := 2 * span) > width:
+            return sums
+        counts = counts[:, : -span // 2] + counts[:, span // 2 :]
 
 
 def _coded(histogram: Tensor) -> Tensor:
-    """How many weights other than zeros have a code, for each base from MIN_BASE on: [n, bases]."""
-    last = MIN_BASE + BINADES
-    return _windows(histogram, BINADES) - histogram[:, last : last + _BASES, _TOP]
+    """How many weights other than zeros have a code, for each base from MIN_BASE on: [n, _BASES]."""
+    return _windows(histogram.sum(2), BINADES) - histogram[:, BINADES : BINADES + _BASES, _TOP]
 
 
 def _best(coded: Tensor) -> Tensor:
@@ -389,9 +391,9 @@ def _rows_of(starts: Tensor, count: int) -> Tensor:
     return torch.searchsorted(starts, order, right=True) - 1
 
 
-def _blocks(n: int, k: int) -> Iterator[slice]:
-    """Slices of rows that hold some _BLOCK weights, or as many bins of a histogram."""
-    rows = max(1, _BLOCK // max(k, _BINS))
+def _blocks(n: int, k: int, device: torch.device) -> Iterator[slice]:
+    """Slices of rows that hold a block of weights, or as many bins of a histogram."""
+    rows = max(1, (_BLOCK_GPU if device.type == "cuda" else _BLOCK) // max(k, 3 * _BINADES))
     return (slice(first, min(first + rows, n)) for first in range(0, n, rows))
 
 
