@@ -217,7 +217,7 @@ prmt.b32 z, {high}, {low}, {bytes};
 shr.u32 s, z, 4;
 and.b32 s, s, {shifted};
 lop3.b32 z, z, {kept}, s, 0xEA;
-mul.rn.bf16x2 {out}, z, 0x77807780;
+mul.rn.bf16x2 {out}, z, c;
 """
 # The middle of what the high byte leaves open is a sixteenth of its power of two above it, which is zero for a zero.
 _VIEW_WORD = """
@@ -226,8 +226,8 @@ shr.u32 s, z, 4;
 and.b32 s, s, {shifted};
 lop3.b32 z, z, {kept}, s, 0xEA;
 and.b32 s, z, 0xff80ff80;
-mul.rn.bf16x2 z, z, 0x77807780;
-fma.rn.bf16x2 {out}, s, 0x75807580, z;
+mul.rn.bf16x2 z, z, c;
+fma.rn.bf16x2 {out}, s, d, z;
 """
 _LOW_NIBBLE = {"shifted": "0x07f007f0", "kept": "0x800f800f"}
 _HIGH_NIBBLE = {"shifted": "0x07ff07ff", "kept": "0x80008000"}
@@ -240,7 +240,7 @@ def _assembly(word: str, pack: int, **masks: str) -> Any:
     # The bytes of a word are low, high, low, high; a view takes a zero byte for each low one.
     picks = ("0x1504", "0x3726") if planes == 2 else ("0x1707", "0x3727")
     inputs = [f"${pack // 2 + plane}" for plane in range(planes)]
-    lines = [".reg .b32 z, s;"]
+    lines = [".reg .b32 z, s, c, d; mov.b32 c, 0x77807780; mov.b32 d, 0x75807580;"]  # 2^112 and 2^108, twice
     if pack == 2:  # two bytes come in a register of 16 bits
         lines += [f".reg .b32 p{plane}; cvt.u32.u16 p{plane}, {name};" for plane, name in enumerate(inputs)]
         inputs = [f"p{plane}" for plane in range(planes)]
@@ -325,34 +325,39 @@ def _input(x, rows, row, column, P: tl.constexpr):
 @triton.jit
 def _zeros(P: tl.constexpr):
     """A sum for each chunk of x: [chunk, block_n], and for wgmma [block_n, chunk]."""
+    CHUNKS: tl.constexpr = P.chunks
+    M: tl.constexpr = P.block_n if P.wgmma else P.chunk
+    N: tl.constexpr = P.chunk if P.wgmma else P.block_n
     sums = ()
-    for _ in tl.static_range(P.chunks):
-        if P.wgmma:
-            sums = (*sums, tl.zeros([P.block_n, P.chunk], tl.float32))
-        else:
-            sums = (*sums, tl.zeros([P.chunk, P.block_n], tl.float32))
+    for _ in tl.static_range(CHUNKS):
+        sums += (tl.zeros([M, N], tl.float32),)
     return sums
 
 
 @triton.jit
 def _multiplied(sums, x, high, low, rows, unit, P: tl.constexpr):
     """The sums, and the products of one unit."""
-    for part in tl.static_range(P.unit):
+    UNIT: tl.constexpr = P.unit
+    CHUNKS: tl.constexpr = P.chunks
+    VIEW: tl.constexpr = P.view
+    ASM: tl.constexpr = P.asm
+    PACK: tl.constexpr = 2 if P.wgmma else 4  # what a fragment has side by side
+    for part in tl.static_range(UNIT):
         group = unit * P.unit + part
         nibbles = None
         if not P.view:
             nibbles = _plane(low, group * P.block_n, P)
         for half in tl.static_range(2):
             codes = _plane(high, (group * 2 + half) * P.block_n, P)
-            weight = w12_decoded(codes, nibbles, half, P.view, P.asm, 2 if P.wgmma else 4)
+            weight = w12_decoded(codes, nibbles, half, VIEW, ASM, PACK)
             column = group % P.groups * 128 + half * 64
             added = ()
-            for chunk in tl.static_range(P.chunks):
+            for chunk in tl.static_range(CHUNKS):
                 values = _input(x, rows, chunk * P.chunk, column, P)
                 if P.wgmma:
-                    added = (*added, dot(weight, tl.trans(values), sums[chunk]))
+                    added += (dot(weight, tl.trans(values), sums[chunk]),)
                 else:
-                    added = (*added, dot(values, tl.trans(weight), sums[chunk]))
+                    added += (dot(values, tl.trans(weight), sums[chunk]),)
             sums = added
     return sums
 
@@ -387,10 +392,11 @@ def _piece_at(tile, piece, row, token, P: tl.constexpr):
 @triton.jit
 def _total(work_ptr, tile, row, token, P: tl.constexpr):
     """The pieces of a tile, added in their order."""
+    SLICES: tl.constexpr = P.slices
     at = work_ptr + _piece_at(tile, 0, row, token, P)
     pieces = _pieces(tile, P)
     total = tl.load(at, cache_modifier=".cg")
-    for piece in tl.static_range(1, P.slices):
+    for piece in tl.static_range(1, SLICES):
         at += P.block_t * P.block_n
         there = (row >= 0)[None, :] & (token >= 0)[:, None] & (piece < pieces)
         total += tl.load(at, mask=there, other=0.0, cache_modifier=".cg")
@@ -409,10 +415,10 @@ def _scaled(total, row, token, x_ptr, record, bias_ptr, rows, N: tl.constexpr, P
     for escape in range(0, tl.max(count, 0), 4):
         column, value, wanted = (), (), ()
         for ahead in tl.static_range(4):  # four at a time, since each waits twice for memory
-            wanted = (*wanted, escape + ahead < count)
+            wanted += (escape + ahead < count,)
             at = first + escape + ahead
-            column = (*column, tl.load(columns_ptr + at, mask=wanted[ahead], other=0))
-            value = (*value, f32(tl.load(values_ptr + at, mask=wanted[ahead], other=0.0)))
+            column += (tl.load(columns_ptr + at, mask=wanted[ahead], other=0),)
+            value += (f32(tl.load(values_ptr + at, mask=wanted[ahead], other=0.0)),)
         for ahead in tl.static_range(4):
             x = f32(tl.load(x_ptr + token[:, None] * P.k + column[ahead][None, :]))
             y = tl.where(wanted[ahead][None, :], y + value[ahead][None, :] * x, y)
@@ -434,44 +440,41 @@ def _stored(y, column, token, residual_ptr, y_ptr, rows, P: tl.constexpr):
 @triton.jit
 def _finish(tile, token, x_ptr, record, bias_ptr, residual_ptr, work_ptr, y_ptr, rows, P: tl.constexpr):
     """Adds a tile's pieces and writes its outputs for some rows of x."""
+    N: tl.constexpr = P.n
+    OUTPUTS: tl.constexpr = P.outputs
     row = tl.arange(0, P.taken)
     column = tile * P.taken + row
     y = _total(work_ptr, tile, row, token, P)
-    y = _scaled(y, column, token, x_ptr, record, bias_ptr, rows, P.outputs, P)
+    y = _scaled(y, column, token, x_ptr, record, bias_ptr, rows, OUTPUTS, P)
     if P.paired:
         up = _total(work_ptr, tile, row + P.taken, token, P)
-        up = _scaled(up, column + P.outputs, token, x_ptr, record, bias_ptr, rows, P.n, P)
+        up = _scaled(up, column + P.outputs, token, x_ptr, record, bias_ptr, rows, N, P)
         y = y / (1.0 + tl.exp(-y)) * up
     _stored(y, column, token, residual_ptr, y_ptr, rows, P)
 
 
 @triton.jit
-def _deliver(
-    sums, unit, x_ptr, record, bias_ptr, residual_ptr, work_ptr, turns_ptr, y_ptr, rows, P: tl.constexpr
-):
-    """Hands on what a program has summed when it leaves a tile, whose last unit here this is."""
-    tile = unit // P.per_tile
+def _kept(sums, tile, work_ptr, P: tl.constexpr):
+    """Writes what a program has summed of a tile into the workspace."""
+    CHUNKS: tl.constexpr = P.chunks
     row = tl.arange(0, P.block_n)
-    if P.slices == 1 and not P.paired:
-        for chunk in tl.static_range(P.chunks):
-            token = chunk * P.chunk + tl.arange(0, P.chunk)
-            y = tl.trans(sums[chunk]) if P.wgmma else sums[chunk]
-            column = tile * P.block_n + row
-            y = _scaled(y, column, token, x_ptr, record, bias_ptr, rows, P.n, P)
-            _stored(y, column, token, residual_ptr, y_ptr, rows, P)
-    else:
-        piece = tl.program_id(0) - _owner(tile * P.per_tile, P)
-        for chunk in tl.static_range(P.chunks):
-            token = chunk * P.chunk + tl.arange(0, P.chunk)
-            y = tl.trans(sums[chunk]) if P.wgmma else sums[chunk]
-            tl.store(work_ptr + _piece_at(tile, piece, row, token, P), y)
-        if P.fused:
-            tl.debug_barrier()  # all of the program's sums are written before it says so
-            if tl.atomic_add(turns_ptr + tile, 1, sem="acq_rel") == _pieces(tile, P) - 1:
-                tl.store(turns_ptr + tile, 0)
-                for token in range(0, rows, P.finished):
-                    token += tl.arange(0, P.finished)
-                    _finish(tile, token, x_ptr, record, bias_ptr, residual_ptr, work_ptr, y_ptr, rows, P)
+    piece = tl.program_id(0) - _owner(tile * P.per_tile, P)
+    for chunk in tl.static_range(CHUNKS):
+        token = chunk * P.chunk + tl.arange(0, P.chunk)
+        y = tl.trans(sums[chunk]) if P.wgmma else sums[chunk]
+        tl.store(work_ptr + _piece_at(tile, piece, row, token, P), y)
+
+
+@triton.jit
+def _taken_turn(
+    tile, x_ptr, record, bias_ptr, residual_ptr, work_ptr, turns_ptr, y_ptr, rows, P: tl.constexpr
+):
+    """Counts a program as done with a tile; the last one, whichever it is, finishes it."""
+    if tl.atomic_add(turns_ptr + tile, 1, sem="acq_rel") == _pieces(tile, P) - 1:
+        tl.store(turns_ptr + tile, 0)
+        for done in range(0, rows, P.finished):
+            token = done + tl.arange(0, P.finished)
+            _finish(tile, token, x_ptr, record, bias_ptr, residual_ptr, work_ptr, y_ptr, rows, P)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -492,21 +495,35 @@ def w12_gemm_kernel(
     rows,
     P: tl.constexpr,  # the Plan
 ):
+    N: tl.constexpr = P.n
+    CHUNKS: tl.constexpr = P.chunks
     record = (base_ptr, starts_ptr, columns_ptr, values_ptr)
-    program = tl.program_id(0)
-    first = program * P.units // P.programs
-    end = (program + 1) * P.units // P.programs
+    first = tl.program_id(0) * P.units // P.programs
+    end = (tl.program_id(0) + 1) * P.units // P.programs
+    tile, last = first // P.per_tile, (end - 1) // P.per_tile
     sums = _zeros(P)
-    if P.programs % P.tiles == 0:
-        for unit in tl.range(first, end, num_stages=P.stages):
-            sums = _multiplied(sums, x, high, low, rows, unit, P)
-        _deliver(sums, end - 1, x_ptr, record, bias_ptr, residual_ptr, work_ptr, turns_ptr, y_ptr, rows, P)
-    else:
-        for unit in tl.range(first, end, num_stages=P.stages):
-            sums = _multiplied(sums, x, high, low, rows, unit, P)
+    for unit in tl.range(first, end, num_stages=P.stages):
+        sums = _multiplied(sums, x, high, low, rows, unit, P)
+        if P.programs % P.tiles != 0:
+            # No loop may stand in here, else Triton does not let the next units come meanwhile.
             if ((unit + 1) % P.per_tile == 0) | (unit + 1 == end):
-                _deliver(sums, unit, x_ptr, record, bias_ptr, residual_ptr, work_ptr, turns_ptr, y_ptr, rows, P)
+                _kept(sums, unit // P.per_tile, work_ptr, P)
                 sums = _zeros(P)
+    if P.split:
+        if P.programs % P.tiles == 0:
+            _kept(sums, tile, work_ptr, P)
+        if P.fused:
+            tl.debug_barrier()  # all of the program's sums are written before it says so
+            while tile <= last:
+                _taken_turn(tile, x_ptr, record, bias_ptr, residual_ptr, work_ptr, turns_ptr, y_ptr, rows, P)
+                tile += 1
+    else:
+        for chunk in tl.static_range(CHUNKS):
+            token = chunk * P.chunk + tl.arange(0, P.chunk)
+            y = tl.trans(sums[chunk]) if P.wgmma else sums[chunk]
+            column = tile * P.block_n + tl.arange(0, P.block_n)
+            y = _scaled(y, column, token, x_ptr, record, bias_ptr, rows, N, P)
+            _stored(y, column, token, residual_ptr, y_ptr, rows, P)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -583,8 +600,8 @@ class Plan:
 
     @property
     def split(self) -> bool:
-        """Whether sums go through the workspace."""
-        return self.slices > 1 or self.paired
+        """Whether sums go through the workspace: but for whole tiles that registers hold."""
+        return self.programs != self.tiles or self.paired or self.chunk > self.finished
 
 
 def _pieces_of(tile: int, per_tile: int, units: int, programs: int) -> list[tuple[int, int]]:
