@@ -1,4 +1,4 @@
-"""The GPU kernel of w12-linear that decodes a whole matrix: the bits that were packed."""
+"""What w12-linear does where kernels run: a whole matrix decoded, and products as the engine asks for them."""
 
 import json
 import os
@@ -10,11 +10,11 @@ import pytest
 
 from tests.entries.w12_decode_kernel import CASES
 
-SCRIPT = Path(__file__).with_name("w12_decode_kernel.py")
+HERE = Path(__file__).parent
 
 
-def run(composed, *arguments, **environment):
-    command = [sys.executable, "-P", str(SCRIPT), *arguments]
+def run(composed, *arguments, script="w12_decode_kernel.py", **environment):
+    command = [sys.executable, "-P", str(HERE / script), *arguments]
     outside = {"PATH": os.environ["PATH"], "HOME": str(composed.parent), "PYTHONPATH": str(composed)}
     return subprocess.check_output(command, env={**outside, **environment}, cwd=composed.parent)
 
@@ -36,3 +36,14 @@ def test_compiles_for_the_h200(composed):
 def test_on_a_device(composed):
     """On a GPU every case comes back bit for bit."""
     assert int(run(composed, "compare", "cuda")) == len(CASES)
+
+
+def test_products_interpreted(composed):
+    """Under the interpreter every form of a product is stock's within rounding, and a row is the same in any batch."""
+    assert int(run(composed, "cpu", script="w12_products.py", TRITON_INTERPRET="1")) == 3 * 2 * 8
+
+
+@pytest.mark.device
+def test_products_on_a_device(composed):
+    """The same on a GPU."""
+    assert int(run(composed, "cuda", script="w12_products.py")) == 3 * 2 * 8
