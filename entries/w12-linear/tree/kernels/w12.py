@@ -103,14 +103,23 @@ class Packed:
 class Cost:
     """Bits a weight of the stored record.
 
-    code: 12, and more where k is no multiple of 128.  rows: the base and the number of escapes.  escapes: column and
-    value.  escaped: how many there are; worst_row: of one row at most.
+    code: 12, and more where k is no multiple of 128.  rows: the base, a byte.  escapes: value, column, and rows from the
+    escape before, each as narrow as all allow.
+    escaped: how many escapes there are; worst_row: of one row at most; widest_gap: rows between two, at most.
     """
 
     n: int
     k: int
     escaped: int
     worst_row: int
+    widest_gap: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], counts: Tensor) -> "Cost":
+        """Of a matrix with so many escapes in each row, int64 [n]."""
+        gaps = counts.nonzero().flatten().diff(prepend=counts.new_zeros(1))
+        widest = int(gaps.max()) if len(gaps) else 0
+        return cls(*shape, escaped=int(counts.sum()), worst_row=int(counts.max()), widest_gap=widest)
 
     @property
     def code(self) -> float:
@@ -118,11 +127,11 @@ class Cost:
 
     @property
     def rows(self) -> float:
-        return (8 + _width(self.worst_row)) / self.k
+        return 8 / self.k
 
     @property
     def escapes(self) -> float:
-        return self.escaped * (max(16, _width(self.k - 1)) + 16) / (self.n * self.k)
+        return self.escaped * (16 + _width(self.k - 1) + _width(self.widest_gap)) / (self.n * self.k)
 
     @property
     def bits(self) -> float:
@@ -260,13 +269,12 @@ def census(weight: Tensor) -> Census:
         escaped["binades16"].append(k - _windows(counts, 16).amax(1))
         escaped["remapped13"].append(others - (_windows(counts, 13) - lowest).amax(1))
     totals = {name: torch.cat(rows) for name, rows in escaped.items()}
-    return Census(**{name: Cost(n, k, int(rows.sum()), int(rows.max())) for name, rows in totals.items()})
+    return Census(**{name: Cost.of((n, k), counts) for name, counts in totals.items()})
 
 
 def cost(packed: Packed) -> Cost:
     """What a record costs."""
-    counts = packed.starts.diff()
-    return Cost(*packed.shape, escaped=len(packed.columns), worst_row=int(counts.max()))
+    return Cost.of(packed.shape, packed.starts.diff().long())
 
 
 @torch.no_grad()
