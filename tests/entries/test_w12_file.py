@@ -19,6 +19,13 @@ def matrix(n=3, k=130, seed=0):
     return weight.bfloat16()
 
 
+def far_apart(rows):
+    """A matrix whose first and last rows have an escape each."""
+    weight = torch.ones(rows, 2, dtype=torch.bfloat16)
+    weight[0, 1] = weight[-1, 0] = torch.inf
+    return weight
+
+
 def same(one, other):
     return one.shape == other.shape and torch.equal(one.view(torch.int16), other.view(torch.int16))
 
@@ -52,8 +59,10 @@ def test_round_trip(folder):
         torch.zeros(7, 128).bfloat16(),
         matrix(1, 70000),
         torch.full((2, 400), 1e-30).bfloat16(),
+        far_apart(400),
+        far_apart(70000),
     ],
-    ids=["1x1", "2x65", "zeros", "wide", "all escapes"],
+    ids=["1x1", "2x65", "zeros", "wide", "all escapes", "far apart", "farther apart"],
 )
 def test_every_width_of_numbers(weight, tmp_path):
     """Rows with none or thousands of escapes, in matrices narrow and wide, come back."""

@@ -170,15 +170,16 @@ def test_blocks_change_nothing(trained, monkeypatch):
 
 
 def test_cost_is_what_is_stored():
-    """Bits are counted by hand: 12 a weight and 12 a padded column, a base and a count a row, column and value."""
-    weight = torch.ones(4, 200, dtype=torch.bfloat16)
-    weight[1, :3] = 1e-20
+    """Bits are counted by hand: 12 a weight and 12 a padded column, a base a row; value, column and gap an escape."""
+    weight = torch.ones(400, 200, dtype=torch.bfloat16)
+    weight[100, :3] = 1e-20
+    weight[399, 8] = 1e-20
     cost = w12.cost(w12.encode(weight))
 
-    assert (cost.escaped, cost.worst_row) == (3, 3)
+    assert (cost.escaped, cost.worst_row, cost.widest_gap) == (4, 3, 299)
     assert cost.code == 12 * 256 / 200
-    assert cost.rows == 16 / 200
-    assert cost.escapes == 3 * 32 / 800
+    assert cost.rows == 8 / 200
+    assert cost.escapes == 4 * (16 + 8 + 16) / 80000
     assert cost.bits == cost.code + cost.rows + cost.escapes
 
 

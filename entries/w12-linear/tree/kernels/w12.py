@@ -34,6 +34,7 @@ __all__ = [
     "fits",
     "matches",
     "padded",
+    "put_escapes",
     "view8",
 ]
 
@@ -53,8 +54,10 @@ MAX_ROW_ESCAPES = 256
 _FIRST, _END = 1 << 7, 0x7F << 4  # 11-bit codes, e4 and mantissa; from 0x7F on the high byte would be NaN in E4M3FN
 _MAGNITUDE, _INFINITE = 0x7FFF, 0x7F80
 _BASES = MAX_BASE - MIN_BASE + 1
-_BINS = 256 * 3  # of a row's histogram
-_BLOCK = 1 << 22  # weights that are encoded, decoded or counted at once: what bounds the memory
+_BINADES = _BASES + 17
+# Weights that are encoded, decoded or counted at once, which bounds the memory: what a CPU's caches hold; and some
+# 0.5 GB of a GPU, which wants many at a time.
+_BLOCK, _BLOCK_GPU = 1 << 19, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -92,23 +95,31 @@ class Packed:
         return sum(each.numel() * each.element_size() for each in self.tensors().values())
 
     def escape_rows(self) -> Tensor:
-        """The row of each escape, int64 [e]; does not wait for the device."""
-        order = torch.arange(len(self.columns), dtype=torch.int32, device=self.starts.device)
-        return torch.searchsorted(self.starts, order, right=True) - 1
+        """The row of each escape, int64 [e]."""
+        return _rows_of(self.starts, len(self.columns))
 
 
 @dataclass(frozen=True)
 class Cost:
     """Bits a weight of the stored record.
 
-    code: 12, and more where k is no multiple of 128.  rows: the base and the number of escapes.  escapes: column and
-    value.  escaped: how many there are; worst_row: of one row at most.
+    code: 12, and more where k is no multiple of 128.  rows: the base, a byte.  escapes: value, column, and rows from the
+    escape before, each as narrow as all allow.
+    escaped: how many escapes there are; worst_row: of one row at most; widest_gap: rows between two, at most.
     """
 
     n: int
     k: int
     escaped: int
     worst_row: int
+    widest_gap: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], counts: Tensor) -> "Cost":
+        """Of a matrix with so many escapes in each row, int64 [n]."""
+        gaps = counts.nonzero().flatten().diff(prepend=counts.new_zeros(1))
+        widest = int(gaps.max()) if len(gaps) else 0
+        return cls(*shape, escaped=int(counts.sum()), worst_row=int(counts.max()), widest_gap=widest)
 
     @property
     def code(self) -> float:
@@ -116,11 +127,11 @@ class Cost:
 
     @property
     def rows(self) -> float:
-        return (8 + _width(self.worst_row)) / self.k
+        return 8 / self.k
 
     @property
     def escapes(self) -> float:
-        return self.escaped * (max(16, _width(self.k - 1)) + 16) / (self.n * self.k)
+        return self.escaped * (16 + _width(self.k - 1) + _width(self.widest_gap)) / (self.n * self.k)
 
     @property
     def bits(self) -> float:
@@ -169,7 +180,7 @@ def encode(weight: Tensor) -> Packed:
     low = torch.zeros(n, padded(k) // 2, dtype=torch.uint8, device=device)
     base = torch.zeros(n, dtype=torch.int16, device=device)
     counts, columns, values = [], [], []
-    for block in _blocks(n, k):
+    for block in _blocks(n, k, device):
         bits = weight[block].view(torch.int16)
         magnitude = bits & _MAGNITUDE
         base[block] = _best(_coded(_histogram(magnitude)))
@@ -199,20 +210,30 @@ def encode(weight: Tensor) -> Packed:
 def decode(packed: Packed, rows: slice | None = None, out: Tensor | None = None) -> Tensor:
     """The matrix of a record, bfloat16 [n, k], or of a slice of its rows; into `out` where it is given.
 
-    Does not wait for the device where all rows are asked for.
     """
     first, end, _ = (rows or slice(None)).indices(packed.shape[0])
     k = packed.shape[1]
     if out is None:
         out = torch.empty(end - first, k, dtype=torch.bfloat16, device=packed.high.device)
     bits = out.view(torch.int16)
-    for block in _blocks(end - first, k):
+    for block in _blocks(end - first, k, out.device):
         at = slice(first + block.start, first + block.stop)
         high = packed.high[at, :k]
         code = (high & 0x7F).to(torch.int16) << 4 | _unpaired(packed.low[at])[:, :k]
         bits[block] = _placed(code, high, packed.base[at])
-    _put_escapes(packed, bits, first, end)
+    if len(bits) == packed.shape[0]:
+        put_escapes(bits, packed.starts, packed.columns, packed.values)
+    else:
+        own = slice(int(packed.starts[first]), int(packed.starts[end]))
+        starts = packed.starts[first : end + 1] - packed.starts[first]
+        put_escapes(bits, starts, packed.columns[own], packed.values[own])
     return out
+
+
+def put_escapes(bits: Tensor, starts: Tensor, columns: Tensor, values: Tensor) -> None:
+    """Writes escapes into the bits of their matrix, int16 [n, k]; does not wait for the device."""
+    place = _rows_of(starts, len(columns)) * bits.shape[1] + columns
+    bits.view(-1).index_copy_(0, place, values.view(torch.int16))
 
 
 @torch.no_grad()
@@ -225,12 +246,12 @@ def view8(packed: Packed, *, escapes: bool = True, dtype: torch.dtype = torch.fl
     n, k = packed.shape
     view = torch.empty(n, k, dtype=torch.bfloat16, device=packed.high.device)
     bits = view.view(torch.int16)
-    for block in _blocks(n, k):
+    for block in _blocks(n, k, view.device):
         high = packed.high[block, :k]
         code = (high & 0x7F).to(torch.int16) << 4
         bits[block] = _placed(code | (code != 0).to(torch.int16) << 3, high, packed.base[block])
     if escapes:
-        _put_escapes(packed, bits, 0, n)
+        put_escapes(bits, packed.starts, packed.columns, packed.values)
     return view.to(dtype)
 
 
@@ -239,21 +260,21 @@ def census(weight: Tensor) -> Census:
     """Counts what a bfloat16 matrix [n, k] costs, without encoding it."""
     n, k = _shape(weight)
     escaped: dict[str, list[Tensor]] = {"binades15": [], "binades16": [], "remapped13": []}
-    for block in _blocks(n, k):
-        histogram = _histogram(weight[block].view(torch.int16) & _MAGNITUDE)
-        zeros = histogram[:, 0, _ZERO]
-        escaped["binades15"].append(k - zeros - _coded(histogram).amax(1))
-        escaped["binades16"].append(k - _windows(histogram, 16).amax(1))
-        lowest = histogram[:, MIN_BASE + 1 : MIN_BASE + 1 + _BASES, _ZERO]  # its code is that of zero
-        escaped["remapped13"].append(k - zeros - (_windows(histogram, 13) - lowest).amax(1))
+    for block in _blocks(n, k, weight.device):
+        magnitude = weight[block].view(torch.int16) & _MAGNITUDE
+        histogram = _histogram(magnitude)
+        counts, others = histogram.sum(2), (magnitude != 0).sum(1)
+        lowest = histogram[:, 1 : 1 + _BASES, _ZERO]  # in a remapped byte its code is that of zero
+        escaped["binades15"].append(others - _coded(histogram).amax(1))
+        escaped["binades16"].append(k - _windows(counts, 16).amax(1))
+        escaped["remapped13"].append(others - (_windows(counts, 13) - lowest).amax(1))
     totals = {name: torch.cat(rows) for name, rows in escaped.items()}
-    return Census(**{name: Cost(n, k, int(rows.sum()), int(rows.max())) for name, rows in totals.items()})
+    return Census(**{name: Cost.of((n, k), counts) for name, counts in totals.items()})
 
 
 def cost(packed: Packed) -> Cost:
     """What a record costs."""
-    counts = packed.starts.diff()
-    return Cost(*packed.shape, escaped=len(packed.columns), worst_row=int(counts.max()))
+    return Cost.of(packed.shape, packed.starts.diff().long())
 
 
 @torch.no_grad()
@@ -261,7 +282,7 @@ def matches(packed: Packed, weight: Tensor) -> bool:
     """Whether a record decodes to this bfloat16 matrix, bit for bit; block by block, on the record's device."""
     return packed.shape == _shape(weight) and all(
         torch.equal(decode(packed, block).view(torch.int16), weight[block].view(torch.int16))
-        for block in _blocks(*packed.shape)
+        for block in _blocks(*packed.shape, weight.device)
     )
 
 
@@ -305,40 +326,39 @@ def check(packed: Packed) -> None:
         raise ValueError(f"there are codes beyond {k} columns")
 
 
-# Counting.
+# Counting.  A histogram has the binades that a window from some base can reach, and one at each end for all others.
 
-_ZERO, _TOP, _OTHER = 0, 1, 2  # mantissas: 0, those whose three top bits are ones, all others
+_ZERO, _OTHER, _TOP = 0, 1, 2  # mantissas: 0; those below; those whose three top bits are ones
 
 
 def _histogram(magnitude: Tensor) -> Tensor:
-    """How many weights of each row lie in each binade, by mantissa: int64 [n, 256, 3].
+    """How many weights of each row lie in each binade from MIN_BASE on, by mantissa: int64 [n, _BINADES, 3].
 
-    magnitude: int16 [n, k].  Binade 0 holds zeros alone and binade 255 nothing: denormals, infinities and NaNs have
-    no code anywhere.
+    magnitude: int16 [n, k].
     """
     mantissa = magnitude & 0x7F
-    kind = torch.where(mantissa >= 0x70, _TOP, torch.where(mantissa == 0, _ZERO, _OTHER)).to(torch.int16)
-    row = torch.arange(len(magnitude), device=magnitude.device)[:, None] * _BINS
-    bins = torch.bincount((row + ((magnitude >> 7) * 3 + kind)).reshape(-1), minlength=len(magnitude) * _BINS)
-    histogram = bins.view(-1, 256, 3)
-    histogram[:, 0, _TOP:] = 0
-    histogram[:, 255] = 0
-    return histogram
+    kind = (mantissa != 0).to(torch.int16) + (mantissa >= 0x70)
+    binade = (magnitude >> 7).clamp_(MIN_BASE, MIN_BASE + _BINADES - 1) - MIN_BASE
+    row = torch.arange(len(magnitude), dtype=torch.int32, device=magnitude.device)[:, None] * (_BINADES * 3)
+    bins = torch.bincount((row + (binade * 3 + kind)).reshape(-1), minlength=len(magnitude) * _BINADES * 3)
+    return bins.view(-1, _BINADES, 3)
 
 
-def _windows(histogram: Tensor, width: int) -> Tensor:
-    """How many weights other than zeros `width` binades above each base hold: [n, bases]."""
-    counts = histogram.sum(2)
-    counts[:, 0] = 0
-    until = torch.nn.functional.pad(counts.cumsum(1), (1, 0))  # [:, i]: in binades below i
-    first = MIN_BASE + 1
-    return until[:, first + width : first + width + _BASES] - until[:, first : first + _BASES]
+def _windows(counts: Tensor, width: int) -> Tensor:
+    """Sums over the `width` binades above each base: [n, _BINADES] -> [n, _BASES]."""
+    sums, first, span = torch.zeros_like(counts[:, :_BASES]), 1, 1
+    while True:  # counts[:, i] is that of `span` binades from i on: 1, 2, 4, ... as the digits of the width want it
+        if width & span:
+            sums += counts[:, first : first + _BASES]
+            first += span
+        if (span := 2 * span) > width:
+            return sums
+        counts = counts[:, : -span // 2] + counts[:, span // 2 :]
 
 
 def _coded(histogram: Tensor) -> Tensor:
-    """How many weights other than zeros have a code, for each base from MIN_BASE on: [n, bases]."""
-    last = MIN_BASE + BINADES
-    return _windows(histogram, BINADES) - histogram[:, last : last + _BASES, _TOP]
+    """How many weights other than zeros have a code, for each base from MIN_BASE on: [n, _BASES]."""
+    return _windows(histogram.sum(2), BINADES) - histogram[:, BINADES : BINADES + _BASES, _TOP]
 
 
 def _best(coded: Tensor) -> Tensor:
@@ -373,18 +393,15 @@ def _placed(code: Tensor, high: Tensor, base: Tensor) -> Tensor:
     return magnitude | (high & 0x80).to(torch.int16) << 8
 
 
-def _put_escapes(packed: Packed, bits: Tensor, first: int, end: int) -> None:
-    """Writes the escapes of rows first..end into their bits, int16 [end - first, k]."""
-    row, column, value = packed.escape_rows(), packed.columns, packed.values.view(torch.int16)
-    if (first, end) != (0, packed.shape[0]):
-        own = slice(int(packed.starts[first]), int(packed.starts[end]))
-        row, column, value = row[own] - first, column[own], value[own]
-    bits.view(-1).index_copy_(0, row * packed.shape[1] + column, value)
+def _rows_of(starts: Tensor, count: int) -> Tensor:
+    """The row of each of `count` escapes, int64; does not wait for the device."""
+    order = torch.arange(count, dtype=torch.int32, device=starts.device)
+    return torch.searchsorted(starts, order, right=True) - 1
 
 
-def _blocks(n: int, k: int) -> Iterator[slice]:
-    """Slices of rows that hold some _BLOCK weights, or as many bins of a histogram."""
-    rows = max(1, _BLOCK // max(k, _BINS))
+def _blocks(n: int, k: int, device: torch.device) -> Iterator[slice]:
+    """Slices of rows that hold a block of weights, or as many bins of a histogram."""
+    rows = max(1, (_BLOCK_GPU if device.type == "cuda" else _BLOCK) // max(k, 3 * _BINADES))
     return (slice(first, min(first + rows, n)) for first in range(0, n, rows))
 
 

@@ -35,16 +35,16 @@ class Damaged(ValueError):
 def save_packed(path: Path, name: str, packed: Packed) -> str:
     """Writes one record; returns its digest, 64 hexadecimal digits.
 
-    Stored are `high`, `low` and `values` as they are, and in the narrowest unsigned type `base`, the number of
-    escapes of each row (`counts`) and `columns`.
+    Stored are `high`, `low` and `values` as they are, `base` in bytes, and for each escape `columns` and the rows from
+    the escape before (`gaps`), in the narrowest unsigned type that holds them all.
     """
-    counts, columns = packed.starts.diff(), packed.columns
+    gaps = packed.escape_rows().diff(prepend=packed.starts.new_zeros(1, dtype=torch.int64))
     tensors = {
         "high": packed.high,
         "low": packed.low,
         "base": packed.base.to(torch.uint8),
-        "counts": _narrowed(counts, int(counts.max())),
-        "columns": _narrowed(columns, max(packed.shape[1] - 1, 1 << 8)),
+        "gaps": _narrowed(gaps, int(gaps.max()) if len(gaps) else 0),
+        "columns": _narrowed(packed.columns, packed.shape[1] - 1),
         "values": packed.values,
     }
     return _write(path, tensors, {"kind": "packed", "name": name, "shape": "x".join(map(str, packed.shape))})
@@ -69,7 +69,8 @@ def load(path: Path, name: str, digest: str, device: torch.device | str = "cpu")
 
 def _packed(path: Path, stored: Mapping[str, Tensor], shape: str) -> Packed:
     n, k = map(int, shape.split("x"))
-    starts = torch.nn.functional.pad(stored["counts"].to(torch.int64).cumsum(0), (1, 0)).to(torch.int32)
+    rows = stored["gaps"].to(torch.int64).cumsum(0)
+    starts = torch.searchsorted(rows, torch.arange(n + 1, device=rows.device)).to(torch.int32)
     packed = Packed(
         (n, k),
         stored["high"],

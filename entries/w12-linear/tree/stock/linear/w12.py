@@ -3,6 +3,7 @@
 Above, which is prefill, one matrix at a time is decoded into one buffer, and stock's own product follows.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,12 +16,13 @@ from stock.errors import EngineError
 from stock.linear import Linear, Norm
 from stock.linear.dense import Dense
 from stock.ops.w12 import Damaged, Folder, Packed, Writer, cost, encode, matches, narrowed
-from stock.ops.w12_gemm import ROWS, Ready, dense_product, product, ready, tensors_of, unpacked
+from stock.ops.w12_gemm import ROWS, Ready, dense_product, product, ready, shape_of, tensors_of, unpacked
 from stock.target import Target
 
 __all__ = ["W12", "build", "prepare"]
 
 FOLDER = "w12"
+GATED = "gate_up"  # the one weight whose products are gated
 _READERS = 4  # files that are hashed and read at once
 
 
@@ -51,7 +53,7 @@ def build(target: Target, options: Mapping[str, Any], prepared: Path | None) -> 
         source = narrowed(weight)
         if source is None or not matches(packed, source):
             raise EngineError("bad_model", f"the packed '{name}' is not the target's, bit for bit")
-        made[name] = ready(packed, weight.dtype)
+        made[name] = ready(packed, weight.dtype, silu_mul=name.endswith(GATED))
         _drop(target, name, options)
     return W12(target.weights, made, stays)
 
@@ -68,7 +70,7 @@ class W12:
         self.dense = Dense(weights)
         device = weights["norm"].device
         # The head is the largest by far, and only a scorer asks for many of its rows: it gets a buffer when it does.
-        sizes = [weight.shape[0] * weight.shape[1] for name, weight in packed.items() if name != "head"]
+        sizes = [math.prod(shape_of(weight)) for name, weight in packed.items() if name != "head"]
         self.scratch = torch.empty(max(sizes, default=0), dtype=torch.bfloat16, device=device)
         self.decoded = torch.zeros(1, dtype=torch.int64, device=device)
 
@@ -82,7 +84,7 @@ class W12:
         if len(x) <= ROWS:
             return product(x, weight, bias, norm, residual, silu_mul)
         self.decoded += 1
-        matrix = unpacked(weight, self._buffer(*weight.shape))
+        matrix = unpacked(weight, self._buffer(*shape_of(weight)))
         return dense_product(x, matrix, bias, norm, residual, silu_mul)
 
     def _buffer(self, n: int, k: int) -> Tensor:

@@ -12,22 +12,24 @@ from kernels.w12 import Packed, decode
 from stock.linear import Norm
 from stock.linear.dense import Dense
 from stock.ops.rms_norm import rms_norm
-from stock.ops.silu_mul import silu_mul as silu_product
 
-__all__ = ["ROWS", "Ready", "dense_product", "product", "ready", "tensors_of", "unpacked"]
+__all__ = ["ROWS", "Ready", "dense_product", "product", "ready", "shape_of", "tensors_of", "unpacked"]
 
 ROWS = 128  # that the kernel takes at most
 
 Ready: TypeAlias = Any  # a Packed, or what the kernel has made of it
 
 
-def ready(packed: Packed, dtype: torch.dtype) -> Ready:
-    """A record in the order in which products with x of that type will read it; nothing of the record is kept."""
-    if not _has_kernel(packed.high.device, dtype):
+def ready(packed: Packed, dtype: torch.dtype, *, silu_mul: bool = False) -> Ready:
+    """A record in the order in which products with x of that type will read it.
+
+    silu_mul: whether those products are gated, all of them or none.
+    """
+    if packed.high.device.type != "cuda" or dtype != torch.bfloat16:
         return packed
     from kernels.w12_gemm import arrange
 
-    return arrange(packed)
+    return arrange(packed, paired=silu_mul)
 
 
 def product(
@@ -35,26 +37,23 @@ def product(
 ) -> Tensor:
     """The product that `stock.linear.Linear` describes, for x [1..ROWS, features]."""
     if isinstance(weight, Packed):
-        return dense_product(x, decode(weight), bias, norm, residual, silu_mul)
-    from kernels.w12_gemm import gemm
+        return dense_product(x, unpacked(weight), bias, norm, residual, silu_mul)
+    from kernels.w12_gemm import w12_gemm
 
+    if silu_mul != weight.paired:  # exact mode gates by itself
+        return dense_product(x, unpacked(weight), bias, norm, residual, silu_mul)
     if norm is not None:
         x = rms_norm(x, norm.weight, norm.eps)
-    y = gemm(x.contiguous(), weight)
-    if bias is not None:
-        y = y + bias
-    if silu_mul:
-        y = silu_product(y)
-    return y if residual is None else residual.add_(y)
+    return w12_gemm(x.contiguous(), weight, bias=bias, residual=residual)
 
 
-def unpacked(weight: Ready, out: Tensor) -> Tensor:
-    """The matrix in bfloat16, written into `out`."""
+def unpacked(weight: Ready, out: Tensor | None = None) -> Tensor:
+    """The matrix in bfloat16, written into `out` where it is given."""
     if isinstance(weight, Packed):
         return decode(weight, out=out)
-    from kernels.w12_gemm import unpack
+    from kernels.w12_decode import w12_decode
 
-    return unpack(weight, out)
+    return w12_decode(weight, weight.base.new_empty(shape_of(weight), dtype=torch.bfloat16) if out is None else out)
 
 
 def dense_product(
@@ -65,10 +64,12 @@ def dense_product(
     return Dense(weights)("w", x, norm=norm, residual=residual, silu_mul=silu_mul)
 
 
+def shape_of(weight: Ready) -> tuple[int, int]:
+    """n and k of a packed matrix."""
+    n, k = weight.shape if isinstance(weight, Packed) else (weight.n, weight.k)
+    return n, k
+
+
 def tensors_of(weight: Ready) -> list[Tensor]:
     """Every tensor that stands for a packed matrix."""
-    return list(weight.tensors().values())
-
-
-def _has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cuda" and dtype == torch.bfloat16
+    return [each for each in vars(weight).values() if isinstance(each, Tensor)]
