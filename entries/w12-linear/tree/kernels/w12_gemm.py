@@ -1,4 +1,4 @@
-"""Products of 1 to 128 rows with a W12 matrix, which read 12 bits a weight, or 8: decoded in registers, never in memory.
+"""Products of 1 to 128 rows with a W12 matrix: 12 bits a weight are read, or 8, and decoded in registers.
 
 A code becomes a bfloat16 number by placing its eleven bits (e4, mantissa) at the bottom of the number's magnitude and
 multiplying by 2^112, which is exact and leaves a zero a zero; the row's power of two is applied to the float32 sum.
@@ -11,7 +11,7 @@ order, and so a row of x gets the same bits whatever else is in the batch.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.portable import INTERPRET, cdiv, check_tensors, dot, f32, narrow, next_power_of_2, tl, to_bf16, triton, wide
+from kernels.portable import (
+    INTERPRET,
+    cdiv,
+    check_tensors,
+    dot,
+    f32,
+    narrow,
+    next_power_of_2,
+    tl,
+    to_bf16,
+    triton,
+    wide,
+)
 from kernels.w12 import GROUP, MAX_BASE, MIN_BASE, Packed, padded
 
 __all__ = [
@@ -76,8 +88,8 @@ class Config:
     tiles: Mapping[int, Tile]
 
 
-# (n, k) -> what was best on an H200; what is missing takes default_config.
-CONFIGS: Mapping[tuple[int, int], Config] = MappingProxyType({})
+# (n, k, paired) -> what was best on an H200; what is missing takes default_config.
+CONFIGS: Mapping[tuple[int, int, bool], Config] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -114,24 +126,21 @@ class Weight:
         return sum(each.numel() * each.element_size() for each in tensors)
 
 
-def default_config(n: int, k: int) -> Config:
+def default_config(n: int, k: int, paired: bool = False) -> Config:
     """For a weight of [n, k] that nobody tuned: as many programs as stay resident, 512 columns or more each."""
-    tiles, groups = cdiv(n, 64), padded(k) // GROUP
+    block_n = 64
+    tiles, groups = _tiles(n, block_n, paired), padded(k) // GROUP
     slices = max(1, min(_SLOTS // tiles, groups // 4))
+    tile = Tile(num_warps=4, num_stages=4, fused=False)
     return Config(
-        Schedule("mma", 64, 1, tiles * slices),
-        {
-            16: Tile(num_stages=5),
-            32: Tile(num_stages=4),
-            64: Tile(num_stages=4),
-            128: Tile(num_warps=8, num_stages=3),
-        },
+        Schedule("wgmma", block_n, 1, tiles * slices),
+        {16: replace(tile, num_stages=5, fused=True), 32: tile, 64: tile, 128: replace(tile, num_stages=3)},
     )
 
 
-def config_for(n: int, k: int) -> Config:
+def config_for(n: int, k: int, paired: bool = False) -> Config:
     """What `arrange` takes for a weight of [n, k] when it is given no config."""
-    return CONFIGS.get((n, k)) or default_config(n, k)
+    return CONFIGS.get((n, k, paired)) or default_config(n, k, paired)
 
 
 def arrange(packed: Packed, config: Config | None = None, paired: bool = False) -> Weight:
@@ -140,13 +149,11 @@ def arrange(packed: Packed, config: Config | None = None, paired: bool = False) 
     ValueError where the schedule does not fit the weight, or a base is outside of the range of exact scaling.
     """
     n, k = packed.shape
-    config = config or config_for(n, k)
+    if paired and n % 2:
+        raise ValueError(f"gates come in pairs, got {n} rows")
+    config = config or config_for(n, k, paired)
     schedule, groups = config.schedule, padded(k) // GROUP
-    tiles = cdiv(n, schedule.block_n)
-    if paired:
-        if n % 2:
-            raise ValueError(f"gates come in pairs, got {n} rows")
-        tiles = cdiv(n // 2, schedule.block_n // 2)
+    tiles = _tiles(n, schedule.block_n, paired)
     _check_schedule(schedule, tiles, groups)
     if not bool(((packed.base >= MIN_BASE) & (packed.base <= MAX_BASE)).all()):
         raise ValueError(f"a base is outside of {MIN_BASE}..{MAX_BASE}, where scaling is exact")
@@ -174,7 +181,7 @@ def arrange(packed: Packed, config: Config | None = None, paired: bool = False) 
 
 def restore(weight: Weight) -> Packed:
     """The record that `arrange` was given, bit for bit."""
-    tiles, groups, _, block_n, _ = weight.high.shape
+    tiles, block_n = weight.high.shape[0], weight.high.shape[3]
     order = _stored_rows(weight.n, block_n, tiles, weight.paired, weight.high.device)
     planes = []
     for plane in (weight.high, weight.low.unsqueeze(2)):
@@ -182,9 +189,7 @@ def restore(weight: Weight) -> Packed:
         rows = stored.new_empty(weight.n, stored.shape[1])
         rows[order[order >= 0]] = stored[order >= 0]
         planes.append(rows)
-    return Packed(
-        (weight.n, weight.k), planes[0], planes[1], weight.base, weight.starts, weight.columns, weight.values
-    )
+    return Packed((weight.n, weight.k), planes[0], planes[1], weight.base, weight.starts, weight.columns, weight.values)
 
 
 def _check_schedule(schedule: Schedule, tiles: int, groups: int) -> None:
@@ -196,8 +201,15 @@ def _check_schedule(schedule: Schedule, tiles: int, groups: int) -> None:
     if groups % schedule.unit:
         raise ValueError(f"units of {schedule.unit} groups do not divide {groups} groups")
     units = tiles * groups // schedule.unit
-    if not 1 <= schedule.programs <= units:
-        raise ValueError(f"{units} units take 1 to {units} programs, not {schedule.programs}")
+    if not 1 <= schedule.programs <= units or (units + 1) * (schedule.programs + 1) >= 1 << 31:
+        raise ValueError(
+            f"{units} units take 1 to {units} programs, and fewer than 2^31 / {units}, not {schedule.programs}"
+        )
+
+
+def _tiles(n: int, block_n: int, paired: bool) -> int:
+    """Tiles of a matrix of n rows; of pairs half of each tile are gates."""
+    return cdiv(n // 2, block_n // 2) if paired else cdiv(n, block_n)
 
 
 def _stored_rows(n: int, block_n: int, tiles: int, paired: bool, device: torch.device) -> Tensor:
@@ -255,6 +267,7 @@ _VIEW_4, _VIEW_2 = (_assembly(_VIEW_WORD, pack, **_NO_NIBBLE) for pack in (4, 2)
 _FULL_INPUTS_4, _FULL_INPUTS_2 = tl.constexpr("=r,=r,r,r"), tl.constexpr("=r,h,h")
 _VIEW_INPUTS_4, _VIEW_INPUTS_2 = tl.constexpr("=r,=r,r"), tl.constexpr("=r,h")
 _SCALE, _MIDDLE = tl.constexpr(2.0**_PLACED), tl.constexpr(2.0 ** (_PLACED - 4))
+_FINISHED = tl.constexpr(16)  # rows of x that are finished at once: more would not fit into registers
 _EXPONENT = tl.constexpr(127 - _PLACED)  # of a row's power of two: its biased exponent less the row's base
 
 
@@ -330,7 +343,7 @@ def _zeros(P: tl.constexpr):
     N: tl.constexpr = P.chunk if P.wgmma else P.block_n
     sums = ()
     for _ in tl.static_range(CHUNKS):
-        sums += (tl.zeros([M, N], tl.float32),)
+        sums += (tl.zeros([M, N], tl.float32),)  # type: ignore[assignment]
     return sums
 
 
@@ -355,9 +368,9 @@ def _multiplied(sums, x, high, low, rows, unit, P: tl.constexpr):
             for chunk in tl.static_range(CHUNKS):
                 values = _input(x, rows, chunk * P.chunk, column, P)
                 if P.wgmma:
-                    added += (dot(weight, tl.trans(values), sums[chunk]),)
+                    added += (dot(weight, tl.trans(values), sums[chunk]),)  # type: ignore[assignment]
                 else:
-                    added += (dot(values, tl.trans(weight), sums[chunk]),)
+                    added += (dot(values, tl.trans(weight), sums[chunk]),)  # type: ignore[assignment]
             sums = added
     return sums
 
@@ -415,10 +428,10 @@ def _scaled(total, row, token, x_ptr, record, bias_ptr, rows, N: tl.constexpr, P
     for escape in range(0, tl.max(count, 0), 4):
         column, value, wanted = (), (), ()
         for ahead in tl.static_range(4):  # four at a time, since each waits twice for memory
-            wanted += (escape + ahead < count,)
+            wanted += (escape + ahead < count,)  # type: ignore[assignment]
             at = first + escape + ahead
-            column += (tl.load(columns_ptr + at, mask=wanted[ahead], other=0),)
-            value += (f32(tl.load(values_ptr + at, mask=wanted[ahead], other=0.0)),)
+            column += (tl.load(columns_ptr + at, mask=wanted[ahead], other=0),)  # type: ignore[assignment]
+            value += (f32(tl.load(values_ptr + at, mask=wanted[ahead], other=0.0)),)  # type: ignore[assignment]
         for ahead in tl.static_range(4):
             x = f32(tl.load(x_ptr + token[:, None] * P.k + column[ahead][None, :]))
             y = tl.where(wanted[ahead][None, :], y + value[ahead][None, :] * x, y)
@@ -466,14 +479,12 @@ def _kept(sums, tile, work_ptr, P: tl.constexpr):
 
 
 @triton.jit
-def _taken_turn(
-    tile, x_ptr, record, bias_ptr, residual_ptr, work_ptr, turns_ptr, y_ptr, rows, P: tl.constexpr
-):
+def _taken_turn(tile, x_ptr, record, bias_ptr, residual_ptr, work_ptr, turns_ptr, y_ptr, rows, P: tl.constexpr):
     """Counts a program as done with a tile; the last one, whichever it is, finishes it."""
     if tl.atomic_add(turns_ptr + tile, 1, sem="acq_rel") == _pieces(tile, P) - 1:
         tl.store(turns_ptr + tile, 0)
-        for done in range(0, rows, P.finished):
-            token = done + tl.arange(0, P.finished)
+        for done in range(0, rows, _FINISHED):
+            token = done + tl.arange(0, _FINISHED)
             _finish(tile, token, x_ptr, record, bias_ptr, residual_ptr, work_ptr, y_ptr, rows, P)
 
 
@@ -504,8 +515,8 @@ def w12_gemm_kernel(
     sums = _zeros(P)
     for unit in tl.range(first, end, num_stages=P.stages):
         sums = _multiplied(sums, x, high, low, rows, unit, P)
-        if P.programs % P.tiles != 0:
-            # No loop may stand in here, else Triton does not let the next units come meanwhile.
+        # No loop may stand in here, else Triton does not let the next units come meanwhile.
+        if P.programs % P.tiles != 0:  # noqa: SIM102 (known when compiled; the other is not)
             if ((unit + 1) % P.per_tile == 0) | (unit + 1 == end):
                 _kept(sums, unit // P.per_tile, work_ptr, P)
                 sums = _zeros(P)
@@ -541,7 +552,7 @@ def w12_gemm_finish_kernel(
     P: tl.constexpr,
 ):
     record = (base_ptr, starts_ptr, columns_ptr, values_ptr)
-    token = tl.program_id(1) * P.finished + tl.arange(0, P.finished)
+    token = tl.program_id(1) * _FINISHED + tl.arange(0, _FINISHED)
     _finish(tl.program_id(0), token, x_ptr, record, bias_ptr, residual_ptr, work_ptr, y_ptr, rows, P)
 
 
@@ -594,14 +605,9 @@ class Plan:
         return self.block_n // 2 if self.paired else self.block_n
 
     @property
-    def finished(self) -> int:
-        """Rows of x that are finished at once: some 4,096 sums."""
-        return min(self.block_t, max(16, 4096 // self.block_n))
-
-    @property
     def split(self) -> bool:
         """Whether sums go through the workspace: but for whole tiles that registers hold."""
-        return self.programs != self.tiles or self.paired or self.chunk > self.finished
+        return self.programs != self.tiles or self.paired or self.chunk > _FINISHED.value
 
 
 def _pieces_of(tile: int, per_tile: int, units: int, programs: int) -> list[tuple[int, int]]:
@@ -653,7 +659,7 @@ def w12_gemm(
         x, *_operands(x, weight, plan), *record, *added, weight.turns, y, rows, P=plan, num_warps=tile.num_warps
     )
     if plan.split and not plan.fused:
-        grid = plan.tiles, cdiv(rows, plan.finished)
+        grid = plan.tiles, cdiv(rows, _FINISHED.value)
         w12_gemm_finish_kernel[grid](x, *record, *added, y, rows, P=plan, num_warps=4)
     return y
 
