@@ -103,8 +103,8 @@ class Packed:
 class Cost:
     """Bits a weight of the stored record.
 
-    code: 12, and more where k is no multiple of 128.  rows: the base, a byte.  escapes: value, column, and the rows since
-    the escape before, each as narrow as all allow.
+    code: 12, and more where k is no multiple of 128.  rows: the base, a byte.  escapes: value, column, and the rows
+    since the escape before, each as narrow as all allow.
     escaped: how many escapes there are; worst_row: of one row at most; widest_gap: rows between two, at most.
     """
 
