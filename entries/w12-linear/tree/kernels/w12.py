@@ -208,9 +208,7 @@ def encode(weight: Tensor) -> Packed:
 
 @torch.no_grad()
 def decode(packed: Packed, rows: slice | None = None, out: Tensor | None = None) -> Tensor:
-    """The matrix of a record, bfloat16 [n, k], or of a slice of its rows; into `out` where it is given.
-
-    """
+    """The matrix of a record, bfloat16 [n, k], or of a slice of its rows; into `out` where it is given."""
     first, end, _ = (rows or slice(None)).indices(packed.shape[0])
     k = packed.shape[1]
     if out is None:
