@@ -3,7 +3,7 @@
     python -m benchmarks.profile [--system DIR] --target FILE --drafter DIR --requests IDS.jsonl \\
         --out profile.jsonl --setting chain
 
-Put the file into the folder that `spt measure` made of the same setting.  Settings are those of benchmarks.speed.
+`spt measure` takes one of what it measures; this is for the settings of benchmarks.speed, which have no folder.
 Times under a profiler are nobody's speed: a row's `wall_us` is taken in between, without it.
 """
 

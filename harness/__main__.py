@@ -61,7 +61,8 @@ def _run(chosen: argparse.Namespace) -> None:
 def _measure(chosen: argparse.Namespace) -> None:
     from harness.measure import measure
 
-    summary = measure(chosen.job, chosen.out, chosen.max_minutes, _events(chosen))
+    emit = _emit if chosen.stream else _note
+    summary = measure(chosen.job, chosen.out, chosen.max_minutes, emit, profile=not chosen.no_profile)
     _emit({"event": "end", "measurement": summary} if chosen.stream else summary)
 
 
@@ -194,6 +195,12 @@ def _events(chosen: argparse.Namespace) -> Callable[[dict[str, Any]], None]:
     return _emit if chosen.stream else lambda event: None
 
 
+def _note(event: dict[str, Any]) -> None:
+    """Says what a finished folder will lack, where nobody reads events."""
+    if event["event"] == "unprofiled":
+        print(f"note: {event['message']}", file=sys.stderr)
+
+
 def _emit(event: dict[str, Any]) -> None:
     _say(json.dumps(event))
 
@@ -245,6 +252,7 @@ def _parser() -> argparse.ArgumentParser:
 
     option = command("measure", _measure, "record what arm 'a' does, and let stock rank every position of it")
     _measuring_words(option, "measurement.json")
+    option("--no-profile", action="store_true", help="do not let the engine of arm 'a' take a profile as well")
 
     option = command("prepare", _prepare, "let each arm of a job prepare, once")
     option("--job", type=Path, required=True, metavar="JOB.json")

@@ -220,6 +220,10 @@ class Engine:
         """Lets the engine write step records into `file` of its room from now on; None ends them."""
         self._ask("record", "ok", self.patience_s, on=file is not None, file=file)
 
+    def profile(self, file: str | None) -> None:
+        """Lets the engine write a profile into `file` of its room from now on; None ends it.  Not while it records."""
+        self._ask("profile", "ok", self.patience_s, on=file is not None, file=file)
+
     def lattice(self, request: Generate, ids: list[int], file: str, patience_s: float = LATTICE_S) -> list[Path]:
         """The files in the engine's room, part by part, with what its drafter proposes at each of `ids`.
 

@@ -1,7 +1,8 @@
-"""`python -m harness measure`: a system answers and records its steps, then trusted stock ranks every position.
+"""`python -m harness measure`: a system answers, records and is profiled; then trusted stock ranks every position.
 
-Answers and steps come from arm `a`, lattices from arm `stock`, whatever the system drafts with.  All of it lies in one
-folder (docs/records.md, measurement), whose summary is written last; the same command goes on wherever it ended.
+Answers, steps and the profile come from arm `a`, lattices from arm `stock`, whatever the system drafts with.  All of it
+lies in one folder (docs/records.md, measurement), whose summary is written last; the same command goes on wherever it
+ended.
 """
 
 import datetime
@@ -14,17 +15,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness import shape
 from harness.client import LATTICE_S, LOAD_S, Engine
 from harness.command import Emit, deadline_after, is_past
 from harness.conversation import Conversation
-from harness.errors import Crashed, HarnessError, Hung, Missing, Unsupported, Usage, Violation
+from harness.errors import Crashed, EngineError, HarnessError, Hung, Missing, Unsupported, Usage, Violation
 from harness.job import Job, read_job
 from harness.journal import Journal
 from harness.launch import launch, settings_of
-from harness.machine import card
+from harness.machine import COMPARED, card
+from harness.profile import PROFILE, Unkept, Unprofiled, check_profile, take_profile
 from harness.request import Request, read_requests
 from harness.run import Answers, Runner, counts_of, keep_log, patience
 from harness.shape import constant, integer, items, number, record
@@ -54,11 +56,19 @@ _STEP = record(
 )
 
 
-def measure(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> dict[str, Any]:
-    """Measures the job's arm `a` into the folder `out`; returns the summary.
+class _Loaded(NamedTuple):
+    """An arm's engine, what it says of the model, and the target's text."""
 
-    `emit` gets `ready`, `text` and `answer` as from `run`, and `measured` and `ranked` with how many answers have got
-    their steps and their lattice.
+    engine: Engine
+    ready: Ready
+    text: Text | None
+
+
+def measure(job_file: Path, out: Path, minutes: float | None, emit: Emit, *, profile: bool = True) -> dict[str, Any]:
+    """Measures the job's arm `a` into the folder `out`, perhaps with a profile; returns the summary.
+
+    `emit` gets `ready`, `text` and `answer` as from `run`, `measured` and `ranked` with how many answers have got
+    their steps and their lattice, and `profiling`, then `profiled` or `unprofiled` (docs/harness.md).
     """
     deadline_s = deadline_after(minutes)
     job = read_job(job_file)
@@ -69,7 +79,7 @@ def measure(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> dic
         steps, times = (
             stack.enter_context(Journal(path, "measurement")) for path in (out / STEPS, out / LATTICES / TIMES)
         )
-        work = _Measurement(job, requests, answers, steps, times, emit, deadline_s)
+        work = _Measurement(job, requests, answers, steps, times, emit, deadline_s, profile=profile)
         try:
             work.answer()
             work.rank()
@@ -99,7 +109,7 @@ def _check(job: Job) -> None:
 
 
 class _Measurement:
-    """The two halves of the work and what they come to."""
+    """The parts of the work and what they come to."""
 
     def __init__(
         self,
@@ -110,41 +120,60 @@ class _Measurement:
         times: Journal,
         emit: Emit,
         deadline_s: float | None,
+        *,
+        profile: bool,
     ) -> None:
         self.job, self.requests, self.answers, self.steps, self.times = job, requests, answers, steps, times
         self.emit, self.deadline_s = emit, deadline_s
         self.folder = times.path.parent
+        summary = answers.folder / SUMMARY
+        self.held: dict[str, Any] = shape.loads(summary.read_bytes()) if summary.exists() else {}
+        self.unprofiled: str | None = self.held.get("unprofiled")
         self._drop_unanswered_steps()
+        self.profile_file = answers.folder / PROFILE
+        self._check_profile()
+        self.wants_profile = (
+            profile and not self.profile_file.exists() and self.unprofiled is None and self._is_own_machine()
+        )
 
     def late(self) -> HarnessError:
         """What to raise when the time is up."""
         asked, said, ranked = sum(each.answers for each in self.requests), len(self.answers.all), len(self._ranked())
+        lacking = ", without a profile" if self.wants_profile else ""
         return HarnessError(
-            f"the time is up with {said} of at most {asked} answers, and {ranked} lattices",
+            f"the time is up with {said} of at most {asked} answers, and {ranked} lattices{lacking}",
             "the same command goes on from here",
         )
 
     # --- answers and steps ---
 
     def answer(self) -> None:
-        """Lets arm `a` answer what is left; HarnessError where the time is up before."""
+        """Lets arm `a` answer what is left, and be profiled after that; HarnessError where the time is up before."""
         left = [each for each in self.answers.resume(self.requests) if not each.done]
-        if not left:
+        if not left and not self.wants_profile:
             return
-        with self._engine("a") as (engine, ready, text):
-            engine.record(STEPS)
-            told = _Records(engine.room / STEPS)
+        with self._engine("a") as loaded:
+            if left:
+                self._answer(left, loaded)
+            if self.wants_profile:
+                self._profile(loaded, warm=not left)
 
-            def note(request: Request, answer: dict[str, Any]) -> None:
-                if request.family is not None:
-                    answer["category"] = request.family
-                self.steps.append(told.of(answer))
-                total = sum(each.answers for each in self.requests)
-                self.emit({"event": "measured", "answers": len(self.answers.all) + 1, "of": total})
+    def _answer(self, left: list[Conversation], loaded: _Loaded) -> None:
+        engine = loaded.engine
+        engine.record(STEPS)
+        told = _Records(engine.room / STEPS)
 
-            Runner(self.job, engine, ready, text, self.answers, self.emit, note).work(deque(left), self.deadline_s)
+        def note(request: Request, answer: dict[str, Any]) -> None:
+            if request.family is not None:
+                answer["category"] = request.family
+            self.steps.append(told.of(answer))
+            total = sum(each.answers for each in self.requests)
+            self.emit({"event": "measured", "answers": len(self.answers.all) + 1, "of": total})
+
+        Runner(self.job, *loaded, self.answers, self.emit, note).work(deque(left), self.deadline_s)
         if any(not each.done for each in left):
             raise self.late()
+        engine.record(None)
 
     def _drop_unanswered_steps(self) -> None:
         """Steps are written before their answer: what has none was left by a run that was killed in between."""
@@ -157,6 +186,55 @@ class _Measurement:
         if names[: len(wanted)] != wanted:
             raise Usage(f"'{self.steps.path}' does not hold the steps of the answers beside it", "give another folder")
         self.steps.cut(len(wanted))
+
+    # --- the profile ---
+
+    def _profile(self, loaded: _Loaded, *, warm: bool) -> None:
+        """Lets a profile of the first requests appear whole, or says why there is none."""
+
+        def said(count: int, most: int) -> None:
+            self.emit({"event": "profiling", "answers": count, "of": most})
+
+        runner = Runner(self.job, *loaded, Unkept(), lambda event: None)
+        try:
+            data = take_profile(runner, self.requests, self.deadline_s, said, warm=warm)
+        except Unprofiled as none:
+            self.unprofiled = none.reason
+            self.emit({"event": "unprofiled", "reason": none.reason, "message": none.message})
+        except EngineError as error:
+            error.message += ", while it was profiled (--no-profile leaves that out)"
+            raise
+        else:
+            _replace(self.profile_file, data)
+            self.emit({"event": "profiled", "steps": check_profile(self.profile_file)})
+        self.wants_profile = False
+
+    def _check_profile(self) -> None:
+        """Usage where a profile lies there that is none, or not the one that the summary names."""
+        if not self.profile_file.exists():
+            return
+        hint = "remove it: the same command takes another"
+        try:
+            check_profile(self.profile_file)
+        except shape.Mismatch as error:
+            raise Usage(f"'{self.profile_file}' is no profile: {error}", hint) from None
+        named = self.held.get("files", {}).get(PROFILE)
+        if named not in (None, _digest(self.profile_file)):
+            raise Usage(f"'{self.profile_file}' was changed after it was taken", hint)
+
+    def _is_own_machine(self) -> bool:
+        """Whether what was measured, if the folder is finished, was measured on a machine like this one."""
+        if not self.held:
+            return True
+        try:
+            own = card(self.job.deployment.device, datetime.datetime.now(datetime.UTC))
+            differing = [f"its '{name}' differs" for name in COMPARED if own[name] != self.held["card"][name]]
+        except HarnessError as error:  # there is no such device
+            differing = [error.message]
+        if differing:
+            message = f"no profile: this machine is not the one that the folder was measured on: {differing[0]}"
+            self.emit({"event": "unprofiled", "reason": "machine", "message": message})
+        return not differing
 
     # --- lattices ---
 
@@ -196,22 +274,27 @@ class _Measurement:
     def _keep(self, made: list[Path]) -> None:
         """Takes an answer's parts in, the first one last: where it lies, all do."""
         for path in reversed(made):
-            fresh = self.folder / f"{path.name}.new"
-            fresh.write_bytes(path.read_bytes())
-            fresh.replace(self.folder / path.name)
+            _replace(self.folder / path.name, path.read_bytes())
             path.unlink()
 
     # --- the end ---
 
     def summarise(self) -> dict[str, Any]:
-        """Writes the summary, where it is not there yet, and returns it."""
-        path = self.answers.folder / SUMMARY
-        if not path.exists():
-            fresh = path.with_suffix(".new")
-            fresh.write_text(json.dumps(self._summary(), indent=1) + "\n")
-            fresh.replace(path)
-        summary: dict[str, Any] = shape.loads(path.read_bytes())
+        """Writes the summary, where it is not there yet or the profile came after it, and returns it."""
+        summary = self._with_profile(self.held or self._summary())
+        if summary != self.held:
+            _replace(self.answers.folder / SUMMARY, json.dumps(summary, indent=1).encode() + b"\n")
         return summary
+
+    def _with_profile(self, summary: dict[str, Any]) -> dict[str, Any]:
+        """The summary with what is known of the profile."""
+        files = {name: digest for name, digest in summary["files"].items() if name != PROFILE}
+        told = {name: value for name, value in summary.items() if name != "unprofiled"}
+        if self.profile_file.exists():
+            files[PROFILE] = _digest(self.profile_file)
+        elif self.unprofiled is not None:
+            told["unprofiled"] = self.unprofiled
+        return {**told, "files": files}
 
     def _summary(self) -> dict[str, Any]:
         job, every = self.job, self.answers.all
@@ -248,8 +331,8 @@ class _Measurement:
         }
 
     @contextmanager
-    def _engine(self, name: str) -> Iterator[tuple[Engine, Ready, Text | None]]:
-        """An arm's engine, started and loaded, what it says of the model, and the target's text."""
+    def _engine(self, name: str) -> Iterator[_Loaded]:
+        """An arm's engine, started and loaded."""
         deployment, arm = self.job.deployment, self.job.arms[name]
         with launch(deployment, arm, cache=self.answers.folder / "cache") as engine:
             text = load_text_for(Path(deployment.target.path), self.requests)
@@ -257,7 +340,7 @@ class _Measurement:
             now = datetime.datetime.now(datetime.UTC)
             about = {"arm": name, "engine": engine.hello.engine, "version": engine.hello.version}
             self.emit({"event": "ready", **about, **asdict(ready), "card": card(deployment.device, now)})
-            yield engine, ready, text
+            yield _Loaded(engine, ready, text)
 
 
 class _Records:
@@ -305,6 +388,13 @@ def _header(path: Path) -> dict[str, Any]:
         file.readline()
         header: dict[str, Any] = shape.loads(file.readline())
     return header
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_bytes(data)
+    fresh.replace(path)
 
 
 def _digest(path: Path) -> str:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness import shape
 from harness.answer import Answer
@@ -102,8 +102,16 @@ def patience(longest_s: float, deadline_s: float | None) -> float:
     return longest_s if deadline_s is None else min(longest_s, deadline_s - time.monotonic())
 
 
+class Keeper(Protocol):
+    """Where a runner's answers go."""
+
+    def add(self, answer: dict[str, Any]) -> None: ...
+
+    def add_full(self, conversation: Conversation) -> None: ...
+
+
 class Runner:
-    """Keeps `concurrency` requests open until all have their answers."""
+    """Keeps `concurrency` requests open until all have their answers, or, `stopped`, those that are open."""
 
     def __init__(
         self,
@@ -111,18 +119,19 @@ class Runner:
         engine: Engine,
         ready: Ready,
         text: Text | None,
-        answers: "Answers",
+        answers: Keeper,
         emit: Emit,
         noted: Noted = lambda request, answer: None,
     ) -> None:
         self.job, self.engine, self.ready, self.text, self.answers, self.emit = job, engine, ready, text, answers, emit
         self.noted = noted
+        self.stopped = False
         self.active: dict[str, tuple[Conversation, Generate]] = {}
         self.streams: dict[str, Stream] = {}
 
     def work(self, waiting: deque[Conversation], deadline_s: float | None) -> None:
-        while waiting or self.active:
-            while waiting and len(self.active) < self.job.deployment.concurrency:
+        while (waiting and not self.stopped) or self.active:
+            while waiting and not self.stopped and len(self.active) < self.job.deployment.concurrency:
                 self._ask(waiting.popleft())
             if not self.active:
                 continue  # what was left were sessions whose context is full
@@ -131,7 +140,7 @@ class Runner:
                 return
             conversation, asked = self.active.pop(answer.id)
             self._keep(conversation, asked, answer)
-            if not conversation.done:
+            if not conversation.done and not self.stopped:
                 self._ask(conversation)
 
     def _ask(self, conversation: Conversation) -> None:

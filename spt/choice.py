@@ -43,7 +43,7 @@ def choose_deployment(
     if found is None and target is None:
         raise Missing(
             "no deployment: there is no deployment.yaml here, and neither --deployment nor --target is given",
-            f"spt generate PROMPT --target {EXAMPLE_TARGET}",
+            f"--target {EXAMPLE_TARGET}, for instance; a deployment.yaml names it once (docs/deployment.md)",
         )
     if found is None:
         value, where, folder = {"spt": "1", "name": "generate"}, "command line", here

@@ -42,7 +42,7 @@ class Point:
 
     kind: `chain`, `tree`, `shared`, `levels` or `run`.  nodes: drafted rows a step and request.  positions: drafted
     depths.  kept: tokens and steps by answer; empty where only their expectation is known.  cheap_passes, cheap_rows:
-    a step, of a low-precision target.  batch: requests that share a pass.
+    a step, of a low-precision target.  batch: requests that share a pass.  step_us: of a run, as it was measured.
     """
 
     policy: str
@@ -55,6 +55,7 @@ class Point:
     cheap_rows: float = 0.0
     agreement: float = 1.0
     batch: int = 1
+    step_us: float | None = None
 
     @property
     def drafts(self) -> float:
@@ -184,4 +185,13 @@ def _point(walked: "Walked", depths: int) -> Point:
 def run_point(run: "Run", depths: int) -> Point:
     """A run as a point: what it measured."""
     positions = min(run.positions or depths, depths) if run.setting.drafts else 0
-    return Point(run.setting.name, "run", run.setting.nodes, positions, run.tau, run.kept, batch=run.setting.batch)
+    return Point(
+        run.setting.name,
+        "run",
+        run.setting.nodes,
+        positions,
+        run.tau,
+        run.kept,
+        batch=run.setting.batch,
+        step_us=run.step_us,
+    )

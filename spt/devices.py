@@ -118,7 +118,8 @@ def find_device(name: str | None) -> Device:
 @functools.cache
 def measure_cpu(threads: int | None = None) -> Device:
     """This machine's CPU, measured by a child that imports numpy alone; Missing where that fails."""
-    allowed = threads or len(os.sched_getaffinity(0))
+    told = os.environ.get("OMP_NUM_THREADS", "")  # which an engine that is started here gets as well
+    allowed = threads or (int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0)))
     limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(allowed))
     command = [sys.executable, "-P", "-s", str(Path(rates.__file__))]
     done = subprocess.run(command, env={**os.environ, **limits}, capture_output=True, text=True, check=False)

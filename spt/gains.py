@@ -85,8 +85,8 @@ def _policies(outlook: Outlook, name: str, points: Sequence[Point]) -> Gain:
         depths = outlook.own.positions
         return Gain(name, None, None, None, f"no such policy was walked or measured: it drafts {depths} positions")
     best, gain, low, high = max(found, key=lambda each: each[1])
-    cost = "at the fitted cost" if _fitted(outlook, best) else "between its floor and bytes and FLOPs without overlap"
-    basis = f"{best.policy}: tau {outlook.own.tau:.2f} -> {best.tau:.2f}, {best.nodes:.0f} nodes {cost}"
+    taus = f"tau {outlook.own.tau:.2f} -> {best.tau:.2f}"
+    basis = f"{best.policy}: {taus}, {best.nodes:.0f} nodes {_priced(outlook, best)}"
     return Gain(name, max(gain, 0.0), min(low, max(gain, 0.0)), max(high, 0.0), basis)
 
 
@@ -105,8 +105,17 @@ def _fitted(outlook: Outlook, point: Point) -> bool:
     return outlook.cost.knows_rows or not point.nodes
 
 
+def _priced(outlook: Outlook, point: Point) -> str:
+    """Where the step of a policy is known from."""
+    if point.step_us is not None:
+        return "as measured"
+    return "at the fitted cost" if _fitted(outlook, point) else "between its floor and bytes and FLOPs without overlap"
+
+
 def _step_us(outlook: Outlook, point: Point) -> tuple[float, float, float]:
-    """A step of the policy, the middle one of three: by the cost model where it knows rows, else by floors."""
+    """A step of the policy, the middle one of three: measured, or by the cost model if it knows rows, or by floors."""
+    if point.step_us is not None:
+        return point.step_us, point.step_us, point.step_us
     if _fitted(outlook, point):
         at = Setting(point.policy, point.nodes, outlook.context_tok, point.batch, drafts=point.nodes > 0)
         try:

@@ -13,7 +13,7 @@ from spt.deployment import Deployment
 from spt.errors import Missing, Unsupported
 from spt.job import run_harness
 
-__all__ = ["check_measurable", "measure", "write_measuring_job"]
+__all__ = ["SET", "check_measurable", "measure", "write_measuring_job"]
 
 SET = "development"
 
@@ -57,9 +57,13 @@ def write_measuring_job(
     return path
 
 
-def measure(deployment: Deployment, job: Path, out: Path, minutes: float | None, emit: Emit) -> dict[str, Any]:
+def measure(
+    deployment: Deployment, job: Path, out: Path, minutes: float | None, emit: Emit, *, profile: bool
+) -> dict[str, Any]:
     """Runs the job into `out`, or goes on with it; returns the summary.  HarnessFailed where it ends before."""
     words = ["measure", "--job", str(job), "--out", str(out.absolute()), "--stream"]
+    if not profile:
+        words.append("--no-profile")
     if minutes is not None:
         words += ["--max-minutes", str(minutes)]
     summary: dict[str, Any] = {}

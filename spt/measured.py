@@ -13,6 +13,7 @@ from spt.cost import Sample, Setting
 from spt.curve import Kept, tau_of
 from spt.errors import Missing, Usage
 from spt.formats import check, read_json, read_jsonl
+from spt.policy import running_policy
 from spt.profile import STEP_PHASES, Profile, read_profile
 
 __all__ = ["Measured", "Run", "Target", "read_measured"]
@@ -36,6 +37,7 @@ class Run:
     """One setting.
 
     tau: tokens a step without loops, and `kept` the same by answer.  positions: drafted depths, 0 for all.
+    policy: what ran, in the words of `spt walk`; None where that has none.
     step_us: wall clock a step of the live run.  phases_us: by phase, beside the clock; empty where nobody asked.
     folder: where lattices lie; None for rows.
     """
@@ -46,6 +48,7 @@ class Run:
     step_us: float
     samples: tuple[Sample, ...]
     positions: int = 0
+    policy: str | None = None
     phases_us: Mapping[str, float] = field(default_factory=dict)
     profile: Profile | None = None
     folder: Path | None = None
@@ -175,6 +178,7 @@ def _row_run(
         tau=_tau(kept, f"'{path}': '{name}'"),
         kept=kept,
         positions=_positions(answers[0]["options"]),
+        policy=_policy(answers[0]["options"]),
         step_us=1e6 * sum(row["decode_s"] for row in stepped) / steps,
         samples=samples,
         phases_us={phase: phases[f"{phase}_us"] for phase in STEP_PHASES} if phases else {},
@@ -244,17 +248,20 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     for own in steps.values():
         for start, nodes, us in zip(own.start.tolist(), own.nodes.tolist(), own.us.sum(1).tolist(), strict=True):
             binned.setdefault((nodes, start // CONTEXT_BIN_TOK), []).append((start, us))
+    whole = sum(map(len, binned.values()))
+    if whole != sum(len(answer["lines"]) - 1 for answer in answers):
+        raise Usage(f"'{folder}': its steps are not those of its answers", "measure again")
+    # Phases lie beside the clock: what a step took is its share of the whole time.
+    phases_s = 1e-6 * sum(us for found in binned.values() for _, us in found)
+    clock = decode_s / phases_s if phases_s else 1.0
     samples = tuple(
         Sample(
             Setting(folder.name, nodes, sum(start for start, _ in found) / len(found), drafts=drafts),
-            sum(us for _, us in found) / len(found),
+            clock * sum(us for _, us in found) / len(found),
             len(found),
         )
         for (nodes, _), found in sorted(binned.items())
     )
-    whole = sum(sample.steps for sample in samples)
-    if whole != sum(len(answer["lines"]) - 1 for answer in answers):
-        raise Usage(f"'{folder}': its steps are not those of its answers", "measure again")
     nodes = sum(sample.setting.nodes * sample.steps for sample in samples) / whole
     context_tok = sum((sample.setting.context_tok or 0) * sample.steps for sample in samples) / whole
     setting = Setting(folder.name, nodes, context_tok, drafts=drafts)
@@ -265,7 +272,8 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
         tau=tau,
         kept=kept,
         positions=_positions(options),
-        step_us=1e6 * decode_s / sum(len(answer["lines"]) - 1 for answer in answers),
+        policy=_policy(options),
+        step_us=1e6 * decode_s / whole,
         samples=samples,
         phases_us=dict(zip(STEP_PHASES, phases.tolist(), strict=True)),
         profile=read_profile(profile) if profile.exists() else None,
@@ -277,6 +285,13 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
 def _positions(options: Mapping[str, Any]) -> int:
     """Drafted depths of a chain or a tree, 0 for all."""
     return int(options.get("best_first_positions") or options.get("chain_positions") or 0)
+
+
+def _policy(options: Mapping[str, Any]) -> str | None:
+    try:
+        return str(running_policy(options))
+    except Usage:
+        return None
 
 
 def _tau(kept: Kept, where: str) -> float:

@@ -1,4 +1,4 @@
-"""A job and its samples as one tar: trees, requests and job go to a machine without git, samples come back.
+"""A job and what came of it as one tar: trees, requests and job go to a machine without git, samples come back.
 
 The same folder always makes the same bytes.  A tar may come from anywhere, so what it holds is read as data: plain
 files of a job and nothing else, under caps.  The harness that runs it is the one that is installed there.
@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -22,6 +23,8 @@ __all__ = ["TIMED", "load_job", "pack", "unpack"]
 
 JOB, SAMPLES = "job.json", "out/samples.jsonl"
 TIMED = "timed.jsonl"  # beside a job of forcing: what was timed
+SUMMARY = "out/measurement.json"  # of a measurement that is finished
+_MEASURED = re.compile(r"out/(answers\.jsonl|steps\.jsonl|profile\.jsonl|lattices/[0-9]+(\.[0-9]+)?\.lattice)")
 MAX_FILES = 20_000
 MAX_BYTES = 4 * 2**30
 MAX_JOB_BYTES = 2**20
@@ -34,6 +37,7 @@ _SAME = (
     "units",
     "deployment_digest",
     "commitment",
+    "max_tokens",
     "sizes",
 )  # of two jobs that are one
 
@@ -67,7 +71,7 @@ def _job(data: bytes, where: str) -> dict[str, Any]:
 def pack(path: Path, out: Path, *, samples: bool = False) -> None:
     """Writes the tar of a job's folder: all that it needs, and the samples that there are; or, to go back, these alone.
 
-    Half a last line, which a run may be writing, stays behind.
+    Half a last line, which a run may be writing, stays behind, and so does a measurement that is not finished.
     Raises Usage where `out` cannot be a plain file, such as a device or a folder.
     """
     if not out.name or (out.exists() and not out.is_file()):
@@ -76,10 +80,13 @@ def pack(path: Path, out: Path, *, samples: bool = False) -> None:
     names = [JOB] if samples else [JOB, job["requests"], *sorted({arm["dir"] for arm in job["arms"].values()})]
     if not samples and (folder / TIMED).exists():
         names.append(TIMED)
-    if samples and not (folder / SAMPLES).is_file():
-        raise Missing(f"there are no samples at '{folder / SAMPLES}'", "nothing was measured yet")
-    if (folder / SAMPLES).is_file():
-        names.append(SAMPLES)
+    results = _results(folder)
+    if samples and not results:
+        raise Missing(
+            f"there are no samples at '{folder / SAMPLES}'",
+            "nothing was measured yet, or a measurement is not finished",
+        )
+    names += results
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=_parent(out)) as scratch:
         part = Path(scratch) / "tar"
         with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
@@ -90,6 +97,15 @@ def pack(path: Path, out: Path, *, samples: bool = False) -> None:
                     data = data[: data.rfind(b"\n") + 1]
                 tar.addfile(_member(inside, data, file), io.BytesIO(data))
         part.replace(out)
+
+
+def _results(folder: Path) -> list[str]:
+    """Samples, and the files of a measurement that is finished, the summary last."""
+    found = [SAMPLES] if (folder / SAMPLES).is_file() else []
+    if (folder / SUMMARY).is_file():
+        inside = (file.relative_to(folder).as_posix() for file in sorted((folder / "out").rglob("*")))
+        found += [*(name for name in inside if _MEASURED.fullmatch(name)), SUMMARY]
+    return found
 
 
 def _parent(path: Path) -> Path:
@@ -214,16 +230,21 @@ def _refuse_stray(path: Path, folder: Path) -> None:
     rooms = {JOB, TIMED, job["requests"], "out", *(arm["dir"] for arm in job["arms"].values())}
     for file in _files(folder):
         inside = file.relative_to(folder).as_posix()
-        if inside.split("/")[0] not in rooms or (inside.startswith("out/") and inside != SAMPLES):
+        is_result = inside in (SAMPLES, SUMMARY) or _MEASURED.fullmatch(inside)
+        if inside.split("/")[0] not in rooms or (inside.startswith("out/") and not is_result):
             raise Usage(f"'{path}' holds '{inside}', which is no part of its job")
 
 
 def _merge(part: Path, job: dict[str, Any], to: Path) -> None:
-    """Takes over files that are not there yet, and samples that go on where those that are there end."""
+    """Takes over files that are not there yet, and samples that go on where those that are there end.
+
+    A measurement's summary comes last, as it does where it is measured.
+    """
     _, held = load_job(to)
     if differing := [name for name in _SAME if job.get(name) != held.get(name)]:
         raise Conflict(f"'{to}' holds another job: its '{differing[0]}' differs", "give another folder")
     new = [file for file in _files(part) if file.relative_to(part).as_posix() not in (JOB, SAMPLES)]
+    new.sort(key=lambda file: file == part / SUMMARY)
     for file in new:
         there = to / file.relative_to(part)
         if there.exists() and there.read_bytes() != file.read_bytes():

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spt.cost import CostModel, Estimate, Sample, Setting, means
+from spt.cost import CostModel, Estimate, Sample, Setting
 from spt.errors import Usage
 from spt.formats import canonical, check
 
@@ -144,48 +144,60 @@ def _digest(record: dict[str, Any]) -> str:
 def check_predictions(record: Any, runs: Sequence["Run"], targets: Collection[str], where: str) -> list[Checked]:
     """Every predicted setting that was measured; targets: the digests that name what the runs are of.
 
-    A setting is found by its name, else by nodes and batch.  Usage for a file that was changed, that is of another
-    target, that was fitted on what it predicts, or of which nothing was measured.
+    A run that the model was fitted on confirms nothing and is passed over.  Usage for a file that was changed, that is
+    of another target, that was fitted on what it predicts, or of which nothing was measured.
     """
     check(record, "prediction", where)
     if record["sha256"] != _digest({key: value for key, value in record.items() if key != "sha256"}):
         raise Usage(f"{where}: it was changed after it was written: its digest is not that of what it says")
     if record["target"] not in targets:
         raise Usage(f"{where}: it is about another target", "a prediction and its check are of one deployment")
-    found = []
-    measured = means(sample for run in runs for sample in run.samples)
+    fitted = record["fitted"]["settings"]
     for each in record["predictions"]:
-        if each["setting"] in record["fitted"]["settings"]:
+        if each["setting"] in fitted:
             raise Usage(f"{where}: '{each['setting']}' was fitted on, so that it proves nothing")
-        own = _steps_of(measured, each)
-        if own is not None:
-            interval = None if each["interval_us"] is None else (each["interval_us"][0], each["interval_us"][1])
-            named = next((run for run in runs if run.setting.name == each["setting"]), None)
-            speeds = {} if named is None else _speeds_of(each, named, runs)
-            found.append(
-                Checked(each["setting"], each["step_us"], interval, own, tuple(each["extrapolates"]), **speeds)
-            )
+    plain = next((run for run in runs if not run.setting.drafts), None)
+    fresh = [run for run in runs if run.setting.name not in fitted]
+    pairs = [(each, _run_of(each, fresh)) for each in record["predictions"]]
+    found = [_checked(each, run, plain) for each, run in pairs if run is not None]
     if not found:
         raise Usage(f"{where}: none of its settings was measured", "run them, and name their measurement")
     return found
 
 
-def _speeds_of(predicted: dict[str, Any], run: "Run", runs: Sequence["Run"]) -> dict[str, tuple[float, float]]:
-    """(predicted, measured) of tau and of the speedup, as far as both are known."""
-    found = {}
-    if "tau" in predicted:
-        found["tau"] = predicted["tau"], run.tau
-    plain = next((each for each in runs if not each.setting.drafts), None)
-    if "speedup" in predicted and plain is not None:
-        found["speedup"] = predicted["speedup"], run.speed / plain.speed
-    return found
+def _run_of(predicted: dict[str, Any], runs: Sequence["Run"]) -> "Run | None":
+    """The run of a predicted setting: that of its name, else of its policy, else of its rows and batch."""
+    named = [run for run in runs if run.setting.name == predicted["setting"]]
+    policy = _policy_of(predicted["setting"])
+    if policy is not None:
+        alike = [run for run in runs if run.policy == policy]
+    else:
+        shape = predicted["nodes"], predicted["batch"], predicted["nodes"] > 0
+        alike = [run for run in runs if (run.setting.nodes, run.setting.batch, run.setting.drafts) == shape]
+    return next(iter([*named, *alike]), None)
 
 
-def _steps_of(measured: dict[Setting, Sample], predicted: dict[str, Any]) -> float | None:
-    """Microseconds a step, mean over the samples of the predicted setting."""
-    named = [sample for setting, sample in measured.items() if setting.name == predicted["setting"]]
-    shape = predicted["nodes"], predicted["batch"], predicted["nodes"] > 0
-    alike = [sample for setting, sample in measured.items() if (setting.nodes, setting.batch, setting.drafts) == shape]
-    own = named or alike
-    steps = sum(sample.steps for sample in own)
-    return sum(sample.step_us * sample.steps for sample in own) / steps if steps else None
+def _policy_of(word: str) -> str | None:
+    """The policy that a setting is called by; None for one that is called otherwise."""
+    from spt.policy import parse_policy
+
+    try:
+        return str(parse_policy(word))
+    except Usage:
+        return None
+
+
+def _checked(predicted: dict[str, Any], run: "Run", plain: "Run | None") -> Checked:
+    interval = None if predicted["interval_us"] is None else (predicted["interval_us"][0], predicted["interval_us"][1])
+    tau = (predicted["tau"], run.tau) if "tau" in predicted else None
+    known = "speedup" in predicted and plain is not None
+    speedup = (predicted["speedup"], run.speed / plain.speed) if known and plain is not None else None
+    return Checked(
+        predicted["setting"],
+        predicted["step_us"],
+        interval,
+        run.step_us,
+        tuple(predicted["extrapolates"]),
+        tau,
+        speedup,
+    )

@@ -130,7 +130,7 @@ class Profiler:
             engine.runs_ahead = ahead
 
     def _step(self, engine: "Engine") -> "list[Progress]":
-        if self._traces["window"] == MOST_TRACES:
+        if self._traces["window"] == MOST_TRACES and self._tracer is None:
             return engine.step()
         if self._warm == 0 and self._steps == PLAIN_STEPS and self._tracer is None:
             self._tracer = self._start("window", engine)

@@ -68,7 +68,10 @@ COMMANDS = {
     "init": ("spt.cli.init:init", "Make a deployment repository, or name the stock of an existing one"),
     "export": ("spt.cli.export:export", "Write a system's files into a folder"),
     "generate": ("spt.cli.generate:generate", "Decode a prompt and print tokens, tau and tokens per second"),
-    "measure": ("spt.cli.measure:measure", "Record a system's steps, and the drafter's ranks at every position"),
+    "measure": (
+        "spt.cli.measure:measure",
+        "Record a system's steps, a profile of some, and the drafter's ranks at every position",
+    ),
     "walk": ("spt.cli.walk:walk", "Say what a draft policy would have accepted, without a model"),
     "ceiling": ("spt.cli.ceiling:ceiling", "Say how fast a deployment could be, and where its speed is lost"),
     "time": ("spt.cli.time:time", "Judge whether a system is faster than another"),

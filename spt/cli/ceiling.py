@@ -1,20 +1,16 @@
 """`spt ceiling`: how fast a deployment could be, and where its speed is lost."""
 
-import datetime
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import click
 
 from spt.cli.output import data, print_json, say, table
-from spt.errors import Missing, Usage
-
-if TYPE_CHECKING:
-    from spt.study import Subject
+from spt.errors import Usage
 
 BAR = 24
+NOISE = 0.02  # of times that are compared
 
 
 @click.command()
@@ -62,8 +58,9 @@ def ceiling(
     """Say how fast a deployment could be, and which factor lies between: tau, kernels or overhead
 
     SOURCE is a folder of `spt measure` (with a profile.jsonl in it, where one was taken), or rows of benchmarks.speed;
-    several are of one target, type and device.  docs/ceiling.md has the formulas.  Exit code 1 says that a measured
-    speed is above a ceiling: then the model or its coefficients are wrong.
+    several are of one target, type and device; `spt measure --option draft=none` measures plain decoding.
+    docs/ceiling.md has the formulas.  Exit code 1 says that a measured speed is above a ceiling, so that the model or
+    its coefficients are wrong, and with --check that a prediction missed its goal.
 
     \b
     Example:
@@ -74,23 +71,26 @@ def ceiling(
     if (at or policy or hold) and predict is None:
         raise Usage("--at, --policy and --hold say what to predict", "--predict FILE goes with them")
     from spt.choice import choose_deployment
+    from spt.cli import predictions
 
     chosen = choose_deployment(file, target, drafter, {"widen": widen}, Path.cwd())
     for note in chosen.notes:
         say(f"note: {note}")
     deployment = chosen.deployment
     models = deployment.models
-    from spt.study import Subject, study
+    from spt.study import Subject, read_subject, study
 
     subject = Subject(models.target, models.drafter, deployment.widen)
     if predict is not None:
-        _predict(sources, subject, predict, _Wanted(at, policy, hold), lattices, as_json)
+        predictions.predict(sources, subject, predict, predictions.Wanted(at, policy, hold), lattices, as_json)
     if check is not None:
-        _check(sources, subject, check, as_json)
+        predictions.check(sources, subject, check, as_json)
     if predict is not None or check is not None:
         return
     from spt.devices import find_device
 
+    if gpu is not None and read_subject(sources, subject).target.gpu is None:
+        raise Usage(f"--gpu '{gpu}': this was measured on a processor", "its floors are those of this machine")
     found = study(
         sources,
         subject,
@@ -115,108 +115,6 @@ def ceiling(
         click.get_current_context().exit(1)
 
 
-# --- predictions ---
-
-
-class _Wanted(NamedTuple):
-    """What is to be predicted, in the words of --at, --policy and --hold."""
-
-    at: Sequence[str]
-    policies: Sequence[str]
-    hold: Sequence[str]
-
-
-def _predict(
-    sources: Sequence[Path], subject: "Subject", path: Path, wanted: _Wanted, lattices: Path | None, as_json: bool
-) -> None:
-    if not any(wanted):
-        raise Usage("nothing is to be predicted", "--at NODES, --policy POLICY, or --hold a setting that was measured")
-    if path.exists():
-        raise Usage(f"'{path}' is there already", "a prediction is written once, before its setting is run")
-    record = _prediction(sources, subject, wanted, lattices)
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    if as_json:
-        print_json(record)
-        return
-    rows = [
-        (
-            each["setting"],
-            f"{each['step_us']:.0f}",
-            _interval(each["interval_us"]),
-            _number(each.get("tau")),
-            _number(each.get("speedup"), 3),
-            _interval(each.get("speedup_interval"), 2),
-            ", ".join(each["extrapolates"]) or "-",
-        )
-        for each in record["predictions"]
-    ]
-    columns = ("setting", "step us", "95 % interval", "tau", "times plain", "95 % interval", "extrapolates over")
-    table(columns, rows)
-    say(f"written to {path}, sha256 {record['sha256'][:12]}")
-
-
-def _prediction(sources: Sequence[Path], subject: "Subject", wanted: _Wanted, lattices: Path | None) -> dict[str, Any]:
-    from spt.cost import fit
-    from spt.curve import walk_policies
-    from spt.prediction import predict_file, setting_at, setting_of
-    from spt.study import depths_of, lattices_of, read_subject
-
-    measured = read_subject(sources, subject)
-    held = [measured.run(name).setting for name in wanted.hold]
-    samples = [sample for sample in measured.samples if sample.setting.name not in wanted.hold]
-    settings = [setting_of(word, depths_of(subject), samples) for word in wanted.policies]
-    lattice = lattices_of(measured, subject, lattices) if settings else None
-    if settings and lattice is None:
-        raise Usage("there are no lattices to walk a policy on", "--lattices names a folder of `spt measure`")
-    points = {} if lattice is None else walk_policies(lattice, wanted.policies)
-    settings = [*held, *map(setting_at, wanted.at), *settings]
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return predict_file(fit(samples), samples, settings, measured.target.digest, date, points)
-
-
-def _check(sources: Sequence[Path], subject: "Subject", path: Path, as_json: bool) -> None:
-    from spt.formats import read_json
-    from spt.prediction import GOAL, check_predictions
-    from spt.study import read_subject, target_names
-
-    if not path.is_file():
-        raise Missing(f"no predictions at '{path}'", "--predict writes them")
-    measured = read_subject(sources, subject)
-    record = read_json(path.read_bytes(), str(path))
-    checked = check_predictions(record, [*measured.runs.values()], target_names(subject.target), f"'{path}'")
-    if as_json:
-        step = ("name", "predicted_us", "interval_us", "measured_us", "extrapolates", "error", "meets_goal")
-        names = [*step, "tau", "speedup", "speedup_error"]
-        print_json([{name: getattr(each, name) for name in names} for each in checked])
-        return
-    rows = [
-        (
-            each.name,
-            f"{each.predicted_us:.0f}",
-            _interval(each.interval_us),
-            f"{each.measured_us:.0f}",
-            f"{each.error:+.2%}",
-            *(_number(value) for value in each.tau or (None, None)),
-            *(_number(value, 3) for value in each.speedup or (None, None)),
-            "-" if each.speedup_error is None else f"{each.speedup_error:+.2%}",
-            "yes" if each.meets_goal else "no",
-            ", ".join(each.extrapolates) or "-",
-        )
-        for each in checked
-    ]
-    columns = ["setting", "predicted us", "95 % interval", "measured us", "error"]
-    columns += ["tau predicted", "measured", "times plain predicted", "measured", "error"]
-    table((*columns, f"within {GOAL:.0%}", "extrapolates over"), rows)
-
-
-def _interval(interval: Sequence[float] | None, digits: int = 0) -> str:
-    return "-" if interval is None else f"{interval[0]:.{digits}f} to {interval[1]:.{digits}f}"
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
 # --- what is shown ---
 
 
@@ -226,7 +124,7 @@ def _show(found: Any) -> None:
     run, now = found.run, found.now
     where = f"{found.device.name}, {found.models.dtype}, {found.context_tok:.0f} tokens of context"
     data(f"{run.setting.name} on {where}{' (assumed)' if found.context_assumed else ''}")
-    data(f"tau {run.tau:.2f}, step {run.step_us:.0f} us, {run.speed:.1f} tok/s")
+    _show_measured(found)
     rows = [
         (
             each.rates.kind,
@@ -244,6 +142,8 @@ def _show(found: Any) -> None:
     for each in found.ceilings:
         data(f"{each.rates.kind}: {each.rates.base}")
     known = {"profile": "the profile", "phases": "phases, gaps between kernels included", "step": "the step alone"}
+    for note in _notes(found):
+        data(f"note: {note}")
     data(f"kernels take {now.kernels_us:.0f} us (from {known[now.basis]}), floors {now.floor_us:.0f} us")
     most = max(speed for _, speed in waterfall(found))
     table(
@@ -253,6 +153,38 @@ def _show(found: Any) -> None:
     _show_classes(now)
     _show_fastest(found)
     _show_sensitivity(found)
+
+
+def _show_measured(found: Any) -> None:
+    """Every measured setting, the fastest first, beside plain decoding."""
+    plain = found.measured.plain
+    runs = sorted(found.measured.runs.values(), key=lambda run: -run.speed)
+    rows = [
+        (
+            run.setting.name,
+            run.policy or "-",
+            f"{run.tau:.2f}",
+            f"{run.step_us:.0f}",
+            f"{run.speed:.1f}",
+            "-" if plain is None else f"{run.speed / plain.speed:.2f}",
+        )
+        for run in runs
+    ]
+    table(("measured", "policy", "tau", "step us", "tok/s", "x plain"), rows)
+
+
+def _notes(found: Any) -> Iterator[str]:
+    """What in the figures cannot be, or could mislead."""
+    run, now = found.run, found.now
+    if now.best.tau < run.tau:
+        yield f"{now.best.policy} accepts less than {run.setting.name}: it gains by rows that it does not verify"
+    if now.basis == "profile" and now.kernels_us > (1 + NOISE) * run.step_us:
+        yield "the profile's kernels take longer than the live step: they were taken under another load; profile again"
+    below = [gap.name for gap in now.classes if gap.us is not None and gap.us < (1 - NOISE) * gap.floor_us]
+    if below:
+        yield f"{', '.join(below)} took less than the floor: the rates are too low, or were measured under another load"
+    if found.device.bytes_s is None:
+        yield "a processor's rates are those of just now: what else it does moves floors, factors and ceiling"
 
 
 def _show_classes(now: Any) -> None:

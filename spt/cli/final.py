@@ -15,7 +15,7 @@ def final(
     ctx: click.Context,
     system: str,
     b: str,
-    seal: str,
+    seal: str | None,
     again: str | None,
     smoke: bool,
     file: str | None,
@@ -40,8 +40,11 @@ def final(
     from spt.cli.judgement import show_final
     from spt.cli.output import print_json
     from spt.cli.progress import Progress
+    from spt.errors import Usage
     from spt.final import Asked, final_system
 
+    if seal is None:
+        raise Usage("a final's requests are drawn by a seal", "--seal NAME; `spt seal NAME` makes one before the round")
     limits = chosen_limits(max_minutes, devices, no_sandbox=no_sandbox, most=2)
     plan = chosen_plan(system, b, file, None, devices, trusted=no_sandbox)
     with ended_by_exception(), Progress() as progress:

@@ -33,7 +33,7 @@ _ASKED = (
     click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of requests and order; drawn when left out."),
 )
 _SEALED = (
-    click.option("--seal", metavar="NAME", required=True, help="The seal that draws the requests (`spt seal`)."),
+    click.option("--seal", metavar="NAME", help="The seal that draws the requests (`spt seal`)."),
     click.option("--again", metavar="REASON", help="Measure a system that had a final; the ledger keeps the reason."),
     click.option("--smoke", is_flag=True, help="A handful of everything, to see that it runs: accepts nothing."),
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from spt.cli.measuring import COUNT, MAX_TOKENS, SEED, Measuring
 from spt.cli.names import complete_entries
 from spt.cli.output import data, print_json, say, table
 
@@ -15,16 +16,17 @@ from spt.cli.output import data, print_json, say, table
 @click.option("-o", "--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="Where it will lie.")
 @click.option("--deployment", "file", metavar="FILE", help="What to run on; the nearest deployment.yaml by default.")
 @click.option("--requests", metavar="FILE", help="JSON lines to ask; the deployment's, or generated, when left out.")
-@click.option("--count", type=click.IntRange(min=1), default=64, show_default=True, help="Of generated requests.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of generated requests.")
+@click.option("--count", type=click.IntRange(min=1), default=COUNT, show_default=True, help="Of generated requests.")
+@click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True, help="Of generated requests.")
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
-    default=256,
+    default=MAX_TOKENS,
     show_default=True,
     help="Of answers whose request names no length.",
 )
 @click.option("--max-minutes", type=click.FloatRange(min=0), metavar="M", help="Stop then; the command goes on.")
+@click.option("--no-profile", is_flag=True, help="Leave out where the time of a step goes, by phase and kernel class.")
 @click.option("--option", "options", metavar="NAME=VALUE", multiple=True, help="An option of the system; repeatable.")
 @click.option("--no-options", is_flag=True, help="Leave the options of the deployment file out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
@@ -39,39 +41,34 @@ def measure(
     max_minutes: float | None,
     options: tuple[str, ...],
     no_options: bool,
+    no_profile: bool,
     as_json: bool,
 ) -> None:
-    """Record a system's steps, and the drafter's ranks at every position
+    """Record a system's steps, a profile of some, and the drafter's ranks at every position
 
-    SYSTEM answers requests of the generator's development set, or of a file, and records its steps; then trusted stock
-    ranks every position of the answers.  `spt walk DIR` and `spt ceiling DIR` read what is in DIR.  The same command
-    goes on where it was stopped.  It runs SYSTEM as you, without a sandbox.
+    SYSTEM answers requests of the generator's development set, or of a file, and records its steps; it answers a few of
+    them once more under its profiler; then trusted stock ranks every position of the answers.  `spt walk DIR` and
+    `spt ceiling DIR` read what is in DIR.  The same command goes on where it was stopped.  It runs SYSTEM as you,
+    without a sandbox; `spt job make measure` is for a machine without git.
 
     \b
     Example:
       spt measure -o first
-      spt measure best-first-tree -o tree --count 16 --max-minutes 30
+      spt measure -o ar --option draft=none
+      spt measure best-first-tree -o tree --option select=best_first --option best_first_nodes=15 --max-minutes 30
     """
     from spt.campaign import naming, scratch
-    from spt.choice import Chosen, nearest_deployment, split_options
-    from spt.cli.generate import ended_by_exception, make_arm
-    from spt.cli.judging import chosen_deployment
+    from spt.cli.generate import ended_by_exception
     from spt.cli.progress import Progress
     from spt.job import HarnessFailed
-    from spt.measure import check_measurable, write_measuring_job
     from spt.measure import measure as run
 
-    deployment = chosen_deployment(file)
-    chosen = Chosen(deployment, nearest_deployment(Path.cwd()) if file is None else Path(file))
-    check_measurable(deployment)
-    wanted = _wanted(requests or deployment.requests.get("file"), requests is None, deployment.folder, count)
+    measuring = Measuring.of(system, file, requests, count, options, no_options=no_options)
     with ended_by_exception(), scratch() as folder:
-        arm = make_arm(chosen, system, split_options(options), folder / "system", no_options=no_options)
-        arms = {"a": arm, "stock": _stock_arm(arm, folder)}
-        job = write_measuring_job(folder, deployment, arms, wanted, seed, max_tokens)
+        job = measuring.write_job(folder, seed, max_tokens)
         try:
-            with naming(wanted.file, folder / "requests.jsonl"), Progress() as progress:
-                summary = run(deployment, job, out, max_minutes, progress)
+            with naming(measuring.requests.file, folder / "requests.jsonl"), Progress() as progress:
+                summary = run(measuring.deployment, job, out, max_minutes, progress, profile=not no_profile)
         except HarnessFailed as error:
             for line in error.log:
                 say(f"  {line}")
@@ -82,31 +79,15 @@ def measure(
         _show(summary, out)
 
 
-def _wanted(file: str | None, of_deployment: bool, folder: Path, count: int) -> Any:
-    from spt.campaign import Requests
-
-    path = None if file is None else (folder / file if of_deployment else Path(file))
-    return Requests(path, "development", count)
-
-
-def _stock_arm(arm: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Trusted stock beside the system; one folder serves both where they are the same tree."""
-    from spt.resolve import resolve_at
-    from spt.system import export
-
-    objects, found = resolve_at(Path(), "stock")
-    if found.tree == arm["tree"]:
-        return {"dir": arm["dir"], "tree": arm["tree"], "options": {}}
-    export(objects, found.tree, folder / "stock")
-    return {"dir": "stock", "tree": found.tree, "options": {}}
-
-
 def _show(summary: Mapping[str, Any], out: Path) -> None:
+    system = summary["system"]
+    options = " ".join(f"{name}={value}" for name, value in system["options"].items())
+    data(f"system {system['tree'][:12]}, {options or 'every option at its default, as stock decodes'}")
     rows = [*summary["families"].items(), ("all", summary["counts"])]
     table(("family", "answers", "tokens", "looped", "steps", "tau", "with loops"), [_row(*each) for each in rows])
     for line in _costs(summary):
         data(line)
-    data(f"in {out}: answers.jsonl, steps.jsonl, lattices, measurement.json")
+    data(f"in {out}: {', '.join(sorted(summary['files']))}, lattices, measurement.json")
 
 
 def _row(family: str, counts: Mapping[str, Any]) -> tuple[str, ...]:
@@ -121,7 +102,8 @@ def _tau(value: float | None) -> str:
 def _costs(summary: Mapping[str, Any]) -> Iterator[str]:
     lattice, times = summary["lattice"], summary["times"]
     positions = lattice["positions"]
-    yield f"prefill {times['prefill_s']:.1f} s, decode {times['decode_s']:.1f} s"
+    decoded = summary["counts"]["step_tokens"] / times["decode_s"] if times["decode_s"] else 0.0
+    yield f"prefill {times['prefill_s']:.1f} s, decode {times['decode_s']:.1f} s, {decoded:.1f} tok/s"
     yield (
         f"lattice {times['lattice_s']:.1f} s, {1e3 * times['lattice_s'] / positions:.1f} ms and "
         f"{lattice['bytes'] / positions:.0f} bytes a token: {lattice['depths']} depths of {lattice['ranks']} ranks"

@@ -40,6 +40,8 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            say("what was measured is kept: the same command goes on from there")
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Shows one event."""
@@ -49,6 +51,13 @@ class Progress:
             self._turn(str(event["phase"]), f"unit {event['unit']}: {event['turns']} of {event['of']} turns")
         elif event["event"] in ("measured", "ranked"):
             self._step("answers" if event["event"] == "measured" else "lattices", event["answers"], event["of"], "")
+        elif event["event"] == "profiling":
+            self._turn("profile", f"{event['answers']} of at most {event['of']} answers")
+        elif event["event"] == "profiled":
+            self._end("profile", f"{event['steps']} steps")
+        elif event["event"] == "unprofiled":
+            self._end_bar("profile", "none")
+            self._say(f"note: {event['message']}")
         elif event["event"] == "answered":
             self._step(f"answers{_own(event)}", event["unit"] + 1, event["units"], "")
         elif event["event"] == "scored":
@@ -83,6 +92,17 @@ class Progress:
         elif time.monotonic() - self._said_s > QUIET_S:
             self._said_s = time.monotonic()
             say(f"{phase}, {found}")
+
+    def _end(self, phase: str, found: str) -> None:
+        """What came of a phase of which nobody knew how long it is."""
+        if self._bar is None:
+            say(f"{phase}: {found}")
+        else:
+            self._end_bar(phase, found)
+
+    def _end_bar(self, phase: str, found: str) -> None:
+        if phase in self._tasks:
+            self._bar.update(self._tasks[phase], completed=1, total=1, found=found)
 
     def _say(self, text: str) -> None:
         if self._bar is not None:

@@ -36,13 +36,15 @@ def time(
     """
     from spt.cli.generate import ended_by_exception
     from spt.cli.judgement import show_verdict
-    from spt.cli.output import print_json
+    from spt.cli.output import print_json, say
     from spt.cli.progress import Progress
     from spt.judge import time_systems
     from spt.ratio import figure_of
 
     limits = chosen_limits(max_minutes, devices, no_sandbox=no_sandbox, most=2)
     plan = chosen_plan(a, b, file, seed, devices, trusted=no_sandbox)
+    if plan.arms["a"].system == plan.arms["b"].system:
+        say(f"note: '{a}' and '{b}' are the same system: what is measured is noise, and nothing can be promoted")
     with ended_by_exception(), Progress() as progress:
         verdict = time_systems(plan, requests_file(plan, requests), limits, progress)
     figure = figure_of(plan.ledger, verdict)

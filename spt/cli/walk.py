@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spt.cli.output import counted, print_json
+from spt.cli.output import counted, print_json, say
 from spt.cli.walked import show_bounds, show_checks, show_grid, show_head, show_published, show_walked
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def walk(
     chain = walker.walk(Chain()).tau if grid else None
     if plot is not None:
         plot_grid(plot, over, chain, f"tau of best-first trees, {counted(len(walker.requests), 'request')}")
+        say(f"the picture is in {plot}")
 
     head = show_head(walker)
     if as_json:

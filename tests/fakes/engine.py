@@ -45,6 +45,7 @@ OPTIONS = {
     "draft": ("dflash", ["dflash", "none"], "none: one token an exact pass"),
     "seed": (0, [0, 2**31], "seed of noise and mismatches"),
     "parts": (1, [1, 9], "files that a lattice is split into"),
+    "profile_steps": (8, [0, 10**9], "steps a window of a profile (0: profiles are not supported)"),
     "prefill_rows": (512, [64, 8192], "no effect: scores do not depend on chunks here"),
 }
 LOAD = {"target", "drafter", "dtype", "device", "mode", "head", "options", "prepared", "limits"}
@@ -88,6 +89,8 @@ class Engine:
         self.limits = {"context": 0, "requests": 0}
         self.drafter: dict | None = None
         self.record: Path | None = None
+        self.profile: Path | None = None
+        self.profiled = 0
         self.open: dict[str, dict] = {}
         self.counters = {"requests": 0, "steps": 0, "tokens": 0}
         self.emitted = 0
@@ -156,6 +159,7 @@ class Engine:
         if len(self.open) == 1:
             self.due_s = time.perf_counter()
         self.wait(self.options["prefill_ms"])
+        self.note_profile("prefill")
         self.emit(name, 1)
 
     def step(self) -> None:
@@ -163,6 +167,7 @@ class Engine:
         self.wait(self.options["step_ms"])
         self.open[name]["steps"] += 1
         self.counters["steps"] += 1
+        self.note_profile("draft", "verify", "accept", "host")
         self.emit(name, 1 if self.options["draft"] == "none" else int(self.options["tau"]))
 
     def next_token(self, request: dict) -> int:
@@ -267,7 +272,29 @@ class Engine:
             file.write(json.dumps(record) + "\n")
 
     def on_profile(self, line: dict) -> None:
+        if not self.options["profile_steps"]:
+            raise ProtocolError("unsupported", "the fake engine takes no profiles")
+        if line["on"] and self.record is not None:
+            raise ProtocolError("bad_request", "steps are being recorded")
+        self.profile, self.profiled = (Path(os.environ["TMPDIR"]) / line["file"] if line["on"] else None), 0
+        if self.profile is not None:
+            self.profile.touch()
         self.send("ok", to="profile")
+
+    def note_profile(self, *phases: str) -> None:
+        """Counts a step, and writes the rows of a window that is whole; a prefill is one of its own."""
+        if self.profile is None:
+            return
+        steps = 1 if phases == ("prefill",) else int(self.options["profile_steps"])
+        self.profiled += phases != ("prefill",)
+        if self.profiled % steps:
+            return
+        times = {"wall_us": 9.0, "profiled_us": 10.0, "residual_us": 1.0}
+        classes = {"gemm": {"us": 5.0, "calls": 2.0}, "gaps": {"us": 3.0, "calls": 0.0}}
+        shape = {"steps": steps, "rows": self.options["tau"], "context": 8.0, "batch": len(self.open)}
+        rows = [{"v": 1, "kind": "profile", "phase": phase, **shape, **times, "classes": classes} for phase in phases]
+        with self.profile.open("a") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
 
     def on_stats(self, line: dict) -> None:
         self.send("stats", counters=self.counters)

@@ -1,5 +1,6 @@
 """`python -m harness measure` with a scripted engine: what lies in the folder, how it goes on, what it refuses."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -76,9 +77,9 @@ def finished(tmp_path_factory):
     return copy
 
 
-def go(job, out, minutes=None):
+def go(job, out, minutes=None, **words):
     events = []
-    return measure(job, out, minutes, events.append), events
+    return measure(job, out, minutes, events.append, **words), events
 
 
 def files_of(out):
@@ -286,3 +287,176 @@ def test_an_engine_that_has_no_lattices(make_job, tmp_path):
     with pytest.raises(Refused) as caught:
         go(make_job(engine={"kind": "command", "command": [sys.executable, str(program)]}), tmp_path / "out")
     assert caught.value.exit_code == 5
+
+
+# --- the profile ---
+
+
+def profile_of(out):
+    """The rows of a folder's profile; each is one."""
+    rows = [json.loads(line) for line in (out / "profile.jsonl").read_text().splitlines()]
+    for row in rows:
+        validator("profile").validate(row)
+    return rows
+
+
+def told(events):
+    """The events of a profile, and which arms were started for it."""
+    names = ("profiling", "profiled", "unprofiled")
+    return [event for event in events if event["event"] in names], [
+        event["arm"] for event in events if event["event"] == "ready"
+    ]
+
+
+def test_a_profile_comes_after_the_answers(make_job, tmp_path):
+    """The engine that answered takes it, of as few answers as give every phase; steps know nothing of it."""
+    summary, events = go(make_job(), tmp_path / "out")
+    validator("measurement").validate(summary)
+    rows = profile_of(tmp_path / "out")
+    assert {row["phase"] for row in rows} == {"prefill", "draft", "verify", "accept", "host"}
+    found, arms = told(events)
+    assert found == [
+        {"event": "profiling", "answers": 1, "of": 8},
+        {"event": "profiling", "answers": 2, "of": 8},
+        {"event": "profiled", "steps": 8},
+    ]
+    assert arms == ["a", "stock"]
+    order = [event["event"] for event in events]
+    assert order.index("profiling") > max(at for at, name in enumerate(order) if name in ("answer", "measured"))
+    digest = hashlib.sha256((tmp_path / "out" / "profile.jsonl").read_bytes()).hexdigest()
+    assert summary["files"]["profile.jsonl"] == digest
+
+    plain, events = go(make_job(), tmp_path / "plain", profile=False)
+    assert untimed(tmp_path / "out") == untimed(tmp_path / "plain")
+    assert told(events)[0] == []
+    assert ("profile.jsonl" in plain["files"], "unprofiled" in plain) == (False, False)
+    assert not (tmp_path / "plain" / "profile.jsonl").exists()
+
+
+def test_a_finished_folder_gets_its_profile_later(make_job, tmp_path):
+    """The same command without `--no-profile` starts arm a alone, and changes nothing else; again starts nothing."""
+    job, out = make_job(), tmp_path / "out"
+    first, _ = go(job, out, profile=False)
+    files = files_of(out)
+    with pytest.raises(HarnessError, match="3 of at most 3 answers, and 3 lattices, without a profile"):
+        go(job, out, 0)
+    assert json.loads((out / "measurement.json").read_text()) == first
+    summary, events = go(job, out)
+    assert told(events)[1] == ["a"]
+    assert profile_of(out)
+    assert {**summary, "files": first["files"]} == first
+    assert files_of(out) == files
+    assert go(job, out) == (summary, [])
+    assert go(job, out, profile=False) == (summary, [])
+
+
+def test_a_profile_of_several_requests_at_once(make_job, tmp_path):
+    """As many are open under the profile as in the measurement, sessions among them."""
+    many = [{"id": f"r{number}", "ids": [5, number]} for number in range(3, 9)]
+    many.insert(0, {"id": "talk", "turns": ["Hi", "Why?"]})
+    go(make_job(many, load={"concurrency": 3, "arrival": "closed"}), tmp_path / "out")
+    assert max(row["batch"] for row in profile_of(tmp_path / "out")) == 3
+
+
+@pytest.mark.parametrize(("steps", "reason", "answers"), [(0, "unsupported", 0), (10**6, "short", 8)])
+def test_without_a_profile_the_measurement_goes_on(steps, reason, answers, make_job, tmp_path):
+    """An engine that takes none, and answers too short for a window, are said once, and found out once."""
+    many = [{"id": f"r{number}", "ids": [5, number]} for number in range(3, 13)]
+    job, out = make_job(many, options={**FAST, "profile_steps": steps}), tmp_path / "out"
+    summary, events = go(job, out)
+    validator("measurement").validate(summary)
+    found, _ = told(events)
+    assert len(found) == answers + 1
+    assert (found[-1]["event"], found[-1]["reason"], summary["unprofiled"]) == ("unprofiled", reason, reason)
+    assert found[-1]["message"].startswith("no profile: ")
+    assert "profile.jsonl" not in summary["files"]
+    assert not (out / "profile.jsonl").exists()
+    assert go(job, out) == (summary, [])
+
+    command = [sys.executable, "-m", "harness", "measure", "--job", str(job), "--out", str(tmp_path / "again")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr == f"note: {found[-1]['message']}\n"
+
+
+def test_a_kill_under_the_profile(make_job, tmp_path):
+    """What a kill -9 left of a profile is nothing: the same command takes it anew, and it alone."""
+    job, out = make_job(options={**FAST, "step_ms": 20, "profile_steps": 4}), tmp_path / "out"
+    command = [sys.executable, "-m", "harness", "measure", "--job", str(job), "--out", str(out), "--stream"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, process_group=0) as child:
+        for line in child.stdout:
+            if json.loads(line)["event"] == "profiling":
+                os.killpg(child.pid, signal.SIGKILL)
+                break
+    kept = [(out / name).read_bytes() for name in ("answers.jsonl", "steps.jsonl")]
+    assert not (out / "profile.jsonl").exists()
+    (out / "profile.jsonl.new").write_text("half a li")
+    _, events = go(job, out)
+    assert profile_of(out)
+    assert [(out / name).read_bytes() for name in ("answers.jsonl", "steps.jsonl")] == kept
+    assert "measured" not in [event["event"] for event in events]
+
+
+def test_a_kill_between_profile_and_summary(make_job, tmp_path):
+    """A profile that is there whole is not taken again: a summary without it learns of it."""
+    job, out = make_job(), tmp_path / "out"
+    whole, _ = go(job, out)
+    told_without = {**whole, "files": {name: whole["files"][name] for name in ("answers.jsonl", "steps.jsonl")}}
+    (out / "measurement.json").write_text(json.dumps(told_without))
+    assert go(job, out) == (whole, [])
+    (out / "measurement.json").unlink()
+    assert go(job, out)[0]["files"] == whole["files"]
+
+
+def test_a_profile_that_is_not_the_one(make_job, tmp_path):
+    """One that was changed, or that is none, is refused; without it the same command takes another."""
+    job, out = make_job(), tmp_path / "out"
+    go(job, out, profile=False)
+    for text, problem in (("{}\n", "is no profile"), ("", "no phase 'accept'")):
+        (out / "profile.jsonl").write_text(text)
+        with pytest.raises(Usage, match=problem) as caught:
+            go(job, out)
+        assert "remove it" in caught.value.hint
+    (out / "profile.jsonl").unlink()
+    go(job, out)
+    with (out / "profile.jsonl").open("a") as file:
+        file.write((out / "profile.jsonl").read_text())
+    with pytest.raises(Usage, match="was changed after it was taken"):
+        go(job, out)
+    (out / "profile.jsonl").unlink()
+    summary, events = go(job, out)
+    assert told(events)[1] == ["a"]
+    assert summary["files"]["profile.jsonl"] == hashlib.sha256((out / "profile.jsonl").read_bytes()).hexdigest()
+    (out / "profile.jsonl").unlink()
+    assert "profile.jsonl" not in go(job, out, profile=False)[0]["files"]
+
+
+def test_a_profile_is_of_the_machine_that_measured(make_job, tmp_path):
+    """A folder that came from another machine gets no profile of this one."""
+    job, out = make_job(), tmp_path / "out"
+    summary, _ = go(job, out, profile=False)
+    summary["card"]["gpu"] = "NVIDIA H200"
+    (out / "measurement.json").write_text(json.dumps(summary))
+    again, events = go(job, out)
+    assert again == summary
+    [event] = events
+    assert (event["reason"], "its 'gpu' differs" in event["message"]) == ("machine", True)
+
+
+@pytest.mark.parametrize(
+    ("lie", "error"),
+    [
+        ("Engine.note_profile = lambda self, *phases: self.profile and self.profile.write_text('{}\\n')", Violation),
+        ("Engine.note_profile = lambda self, *phases: self.profile and (1).nothing", Crashed),
+    ],
+)
+def test_an_engine_that_fails_under_a_profile(lie, error, make_job, tmp_path):
+    """The answers stay, the error says that it was the profile, and without one the measurement is finished."""
+    program = tmp_path / "lying.py"
+    program.write_text(LYING.format(fake=FAKE[-1], lie=lie))
+    job = make_job(engine={"kind": "command", "command": [sys.executable, str(program)]})
+    with pytest.raises(error) as caught:
+        go(job, tmp_path / "out")
+    assert caught.value.message.endswith(", while it was profiled (--no-profile leaves that out)")
+    summary, events = go(job, tmp_path / "out", profile=False)
+    assert told(events) == ([], ["stock"])
+    assert len(summary["files"]) == 2

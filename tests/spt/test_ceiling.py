@@ -1,6 +1,7 @@
 """spt/ceiling.py and what it stands on: factors that multiply to the headroom, floors, sweeps, plans, pictures."""
 
 import gzip
+import hashlib
 import json
 import math
 import xml.etree.ElementTree as ElementTree
@@ -239,7 +240,7 @@ def test_the_realised_gain_of_the_tree_was_inside_the_bounds():
     whole = study([H200], subject(), current="chain")
     tree = whole.measured.run("tree:63:0:16")
     unseen = fit([each for each in whole.measured.samples if ":63:" not in each.setting.name])
-    points = [run_point(run, 15) for name, run in whole.measured.runs.items() if name in ("chain", "tree:63:0:16")]
+    points = [replace(run_point(whole.measured.run(name), 15), step_us=None) for name in ("chain", "tree:63:0:16")]
     gains = plan(Outlook(whole.models, whole.now, points, unseen, whole.context_tok, whole.own))
     bigger = next(each for each in gains if each.direction == "bigger-trees")
     realised = tree.speed / whole.run.speed - 1
@@ -247,6 +248,9 @@ def test_the_realised_gain_of_the_tree_was_inside_the_bounds():
     assert bigger.low < realised < bigger.high
     assert bigger.gain == pytest.approx(realised, abs=0.03)
     assert bigger in worth(gains)
+    seen = next(each for each in whole.plan() if each.direction == "bigger-trees")
+    assert "as measured" in seen.basis
+    assert seen.gain == pytest.approx(realised, abs=1e-9)
 
 
 def test_directions_without_numbers_say_why(h200):
@@ -310,6 +314,23 @@ def test_a_folder_with_lattices_and_a_profile(tmp_path, toy):
     assert gains["faster-head"].high > gains["faster-head"].gain > 0
     assert gains["two-level-verification"].gain is not None
     assert json.loads(json.dumps(found.as_json()))["points_from"] == "walks"
+
+
+def test_a_profile_that_the_summary_names_is_that_one(tmp_path, toy):
+    """It is held to its digest as the other files are; one that nobody named is taken as it is."""
+    folder = measure_toy(tmp_path / "chain", toy)
+    profile = folder / "profile.jsonl"
+    profile.write_text(profile_rows())
+    assert study([folder], toy).now.basis == "profile"
+    files = json.loads((folder / "measurement.json").read_text())["files"]
+    change_summary(folder, files={**files, "profile.jsonl": hashlib.sha256(profile.read_bytes()).hexdigest()})
+    assert study([folder], toy).now.basis == "profile"
+    profile.write_text(profile_rows(slower=0.9))
+    with pytest.raises(Usage, match=r"profile\.jsonl' is not the file that was measured"):
+        study([folder], toy)
+    profile.unlink()
+    with pytest.raises(Usage, match=r"profile\.jsonl' is not the file that was measured"):
+        study([folder], toy)
 
 
 def test_bad_measurements_are_named(tmp_path, toy):

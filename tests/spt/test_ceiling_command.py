@@ -97,21 +97,44 @@ def test_predictions_are_written_once_and_checked(ceiling, measured, tmp_path, t
 
 def test_a_policy_is_predicted_with_its_speed(ceiling, tmp_path, toy):
     """--policy walks the lattices of a source, or of --lattices, and says tau, step and the gain over plain decoding;
-    the check holds each against the run that has its name."""
+    what was measured is no prediction unless it is left out of the fit."""
     plain = measure_toy(tmp_path / "ar", toy, lines=(1,) * 7, options={"draft": "none"}, times=PLAIN)
     chain, file = measure_toy(tmp_path / "chain", toy), tmp_path / "predicted.json"
-    record = answer(ceiling(plain, chain, "--predict", file, "--policy", "tree:2", "--policy", "chain", "--json"))
-    tree, whole = record["predictions"]
-    walked = json.loads(spt("walk", chain, "--policy", "chain", "--json", cwd=tmp_path).out)
+    record = answer(ceiling(plain, chain, "--predict", file, "--policy", "tree:2", "--policy", "chain:2", "--json"))
+    tree, short = record["predictions"]
+    walked = json.loads(spt("walk", chain, "--policy", "chain:2", "--json", cwd=tmp_path).out)
 
-    assert (tree["setting"], tree["nodes"], whole["setting"], whole["nodes"]) == ("tree:2", 2, "chain", 3)
-    assert whole["tau"] == pytest.approx(walked["policies"][0]["tau"])
-    assert whole["speed_tok_s"] == pytest.approx(1e6 * whole["tau"] / whole["step_us"])
-    assert whole["speedup_interval"][0] <= whole["speedup"] <= whole["speedup_interval"][1]
+    assert (tree["setting"], tree["nodes"], short["setting"], short["nodes"]) == ("tree:2", 2, "chain:2", 2)
+    assert short["tau"] == pytest.approx(walked["policies"][0]["tau"])
+    assert short["speed_tok_s"] == pytest.approx(1e6 * short["tau"] / short["step_us"])
+    assert short["speedup_interval"][0] <= short["speedup"] <= short["speedup_interval"][1]
+    known = ("--predict", tmp_path / "known.json", "--policy", "chain")
+    assert errors_well(ceiling(plain, chain, *known), 2, "'chain' was measured, as 'chain'", "--hold chain")
     walked = measure_toy(tmp_path / "walked", toy)
     shutil.rmtree(chain / "lattices")
     lone = ceiling(plain, chain, "--lattices", walked, "--predict", tmp_path / "2", "--policy", "tree:2")
     assert f"{tree['speedup']:.3f}" in lone.out
+    assert "fitted on" in lone.err and "left out" in lone.err
+
+
+def test_a_prediction_is_met_by_a_run_of_its_policy(ceiling, tmp_path, toy):
+    """A run is found by what it ran, whatever its folder is called, and one that the model was fitted on never; with
+    rows alike but another policy nothing is confirmed.  A miss is an exit code, and what was not run is named."""
+    plain = measure_toy(tmp_path / "ar", toy, lines=(1,) * 7, options={"draft": "none"}, times=PLAIN)
+    chain, file = measure_toy(tmp_path / "chain", toy), tmp_path / "predicted.json"
+    words = ("--policy", "tree:3:0:4", "--policy", "chain:2")
+    record = answer(ceiling(plain, chain, "--predict", file, *words, "--json"))
+    assert errors_well(ceiling(plain, chain, "--check", file), 2, "none of its settings was measured")
+
+    options = {"select": "best_first", "best_first_nodes": 3, "best_first_width": 4}
+    run = measure_toy(tmp_path / "any name", toy, options=options)
+    checked = ceiling(plain, chain, run, "--check", file, "--json")
+    (found,) = json.loads(checked.out)
+    assert found["name"] == "tree:3:0:4"
+    assert found["tau"] == [record["predictions"][0]["tau"], pytest.approx(2.4)]
+    assert found["speedup"][0] == record["predictions"][0]["speedup"]
+    assert "not measured: chain:2" in checked.err
+    assert checked.code == (0 if found["meets_goal"] else 1)
 
 
 def test_a_speed_above_its_ceiling_is_an_exit_code(ceiling, tmp_path, toy):
@@ -130,11 +153,12 @@ def test_a_speed_above_its_ceiling_is_an_exit_code(ceiling, tmp_path, toy):
 def test_mistakes_are_one_line(ceiling, measured, tmp_path, toy):
     """Each mistake is said with its exit code, and no file appears."""
     foreign = write_measurement(tmp_path / "foreign", {"r": ([3], [[4], [5, 6]])})
-    other = measure_toy(tmp_path / "other", toy)
+    other, on_cpu = measure_toy(tmp_path / "other", toy), measure_toy(tmp_path / "processor", toy, gpu=None)
     shutil.rmtree(other / "lattices")
     for words, status, why in (
         ((tmp_path / "nowhere",), 4, "no measurement"),
         ((measured, "--current", "tree"), 2, "'tree' was not measured"),
+        ((on_cpu, "--gpu", "NVIDIA H200"), 2, "this was measured on a processor"),
         ((measured, "--gpu", "NVIDIA T4"), 5, "has no 'NVIDIA T4'"),
         ((measured, "--at", "7"), 2, "--at, --policy and --hold"),
         ((measured, "--predict", tmp_path / "p.json"), 2, "nothing is to be predicted"),

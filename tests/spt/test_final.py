@@ -300,10 +300,28 @@ def test_what_can_fail_fails_before(repository, spoil, code, words):
     assert not (repository / ".git/spt/seal/one.used").exists()
 
 
+def test_seals_are_listed(measured, tmp_path):
+    """Each seal with its commitment, what drew by it and its verdict; nothing of a secret that is not revealed."""
+    folder, *_ = measured
+    ledger = Ledger.find(folder)
+    listed = spt("seal", "--list", cwd=folder)
+    one, two = spt("seal", "--list", "--json", cwd=folder).json
+
+    assert (one["name"], two["name"], two["drawn"], two["revealed"]) == ("one", "two", None, None)
+    assert one["commitment"][:12] in listed.out
+    assert one["drawn"]["a"]["tree"][:12] in listed.out
+    assert one["revealed"]["key"][:12] in listed.out
+    assert json.loads(seal_named(ledger, "two").file(ledger).read_text())["salt"] not in listed.out
+    git(tmp_path, "init", "-q", "empty")
+    assert "no seal here yet" in spt("seal", "--list", cwd=tmp_path / "empty").err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["final", "stock@far.yaml"], 2, "--seal"),
+        (["final", "stock@far.yaml"], 2, "drawn by a seal"),
+        (["seal"], 2, "a seal has a name"),
+        (["seal", "one", "--list"], 2, "not 'one'"),
         (["final", "stock@far.yaml", "--seal", "nine"], 4, "no seal is called 'nine'"),
         (["final", "nobody", "--seal", "one"], 4, "'nobody'"),
         (["final", "stock@far.yaml", "--seal", "one", "--again", " "], 2, "--again ' ' gives no reason"),

@@ -70,6 +70,7 @@ def test_a_campaign_survives_kills_and_ends_in_the_ledger(repository):
     assert errors_well(spt(*other, cwd=repository), 2, "began with other requests")
 
     with start(repository, *words) as child:
+        assert "are the same system: what is measured is noise" in child.stderr.readline()
         assert child.stderr.readline().startswith("calibrate: 1 of 8, A/A ")
         child.send_signal(signal.SIGKILL)
         child.communicate()

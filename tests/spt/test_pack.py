@@ -110,6 +110,45 @@ def test_what_was_timed_goes_along(job, tmp_path):
         unpack(tmp_path / "there.tar", job, {})
 
 
+def measure(folder):
+    """A finished measurement's files, and what its engines left beside them."""
+    (folder / "out/lattices").mkdir(parents=True, exist_ok=True)
+    (folder / "out/cache").mkdir(exist_ok=True)
+    names = ("answers.jsonl", "steps.jsonl", "profile.jsonl", "lattices/00000.lattice", "lattices/00000.1.lattice")
+    for name in (*names, "measurement.json", "key", "cache/kernel", "profile.jsonl.new", "lattices/times.jsonl"):
+        (folder / "out" / name).write_text(f"{name}\n")
+    return ["job.json", *sorted(f"out/{name}" for name in names), "out/measurement.json"]
+
+
+def test_a_measurement_comes_back(job, tmp_path):
+    """What a reader reads goes back, once it is finished; other files of it are a conflict, and nothing is written."""
+    (job / "out/samples.jsonl").unlink()
+    pack(job, tmp_path / "there.tar")
+    there = unpack(tmp_path / "there.tar", tmp_path / "other", {}).parent
+    named = measure(there)
+    (there / "out/measurement.json").rename(there / "kept")
+    with pytest.raises(Missing, match="no samples at"):
+        pack(there, tmp_path / "back.tar", samples=True)
+    (there / "kept").rename(there / "out/measurement.json")
+    pack(there, tmp_path / "back.tar", samples=True)
+    with tarfile.open(tmp_path / "back.tar") as tar:
+        assert tar.getnames() == named
+
+    (job / "out/answers.jsonl").write_text("others\n")
+    before = files(job)
+    with pytest.raises(Conflict):
+        unpack(tmp_path / "back.tar", job, {})
+    assert files(job) == before
+    (job / "out/answers.jsonl").unlink()
+    for _ in range(2):
+        unpack(tmp_path / "back.tar", job, {})
+    for name in named[1:]:
+        assert (job / name).read_bytes() == (there / name).read_bytes()
+    (job / "job.json").write_text(json.dumps({**JOB, "max_tokens": 9}))
+    with pytest.raises(Conflict, match="'max_tokens' differs"):
+        unpack(tmp_path / "back.tar", job, {})
+
+
 def test_another_job_is_a_conflict(job, tmp_path):
     """Samples that were measured apart, other files and another job leave the folder as it is."""
     pack(job, tmp_path / "job.tar")
@@ -153,6 +192,7 @@ HOSTILE = {
     "file and folder": [member("a/x", b"1"), member("a/x/y", b"2")],
     "stray": [member("harness/__main__.py", b"x")],
     "stray beside samples": [member("out/prepared/a/prepared.json", b"{}")],
+    "stray beside a measurement": [member("out/lattices/a/00000.lattice", b"x")],
     "less than nothing": [member("a/x", pax_headers={"size": "-1024"})],
     "sparse, and no number": [member("a/x", pax_headers={"GNU.sparse.size": "z"})],
     "sparse, and no map": [member("a/x", pax_headers={"GNU.sparse.map": "x,y", "GNU.sparse.size": "9"})],

@@ -327,6 +327,15 @@ def test_samples_that_are_not_whole(tmp_path):
         read_samples(tmp_path / "absent")
 
 
+def test_nothing_was_judged(pristine):
+    """An empty ledger is said, with what fills it; as JSON it is a list without elements."""
+    listed = spt("verdict", "list", cwd=pristine)
+
+    assert (listed.code, listed.out) == (0, "")
+    assert "nothing was judged here yet" in listed.err
+    assert spt("verdict", "list", "--json", cwd=pristine).json == []
+
+
 def test_outside_a_repository(tmp_path):
     """Verdicts need a place to be kept, and the error says which."""
     for arguments in (["time", "stock"], ["force", "stock"], ["verdict", "list"]):

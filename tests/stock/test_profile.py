@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stock.engine import Request
-from stock.profile import PLAIN_STEPS, PROFILED_STEPS, WARM_STEPS, Profiler, phase_times
+from stock.profile import MOST_TRACES, PLAIN_STEPS, PROFILED_STEPS, WARM_STEPS, Profiler, phase_times
 from stock.sampling import Sampling
 from tests.stock.drive import load
 from tests.stock.talk import Worker, generate, validator
@@ -61,6 +61,19 @@ def test_a_profile_sums_to_the_step(paths, tmp_path):
     assert "drafter" in by_phase["draft"]
     assert "gemm" not in by_phase["draft"]
     assert list(tmp_path.iterdir()) == [tmp_path / "profile.jsonl"]  # traces leave nothing behind
+
+
+def test_the_last_trace_ends_with_its_window(paths, tmp_path):
+    """No more windows than are wanted, each as long as the others, and behind them steps are plain ones."""
+    engine = load(*paths, mode="fast", context=128)
+    profiler = Profiler(tmp_path / "profile.jsonl", torch.device("cpu"))
+    run(engine, profiler, 4, tokens=100)
+    profiler.close(engine)
+    rows = [json.loads(line) for line in (tmp_path / "profile.jsonl").read_text().splitlines()]
+
+    assert engine.counters["steps"] > MOST_TRACES * (PLAIN_STEPS + PROFILED_STEPS + 1) + 20
+    for phase in STEP:
+        assert [row["steps"] for row in rows if row["phase"] == phase] == [PROFILED_STEPS] * MOST_TRACES
 
 
 def test_too_few_steps_make_no_row(paths, tmp_path):

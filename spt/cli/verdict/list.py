@@ -14,7 +14,7 @@ def list_(as_json: bool) -> None:
     Example:
       spt verdict list
     """
-    from spt.cli.output import print_json, table
+    from spt.cli.output import print_json, say, table
     from spt.ratio import figure_of
     from spt.verdicts import Held, Ledger
 
@@ -22,6 +22,10 @@ def list_(as_json: bool) -> None:
     found = ledger.all()
     if as_json:
         print_json([held.record() for held in found])
+        return
+
+    if not found:
+        say("nothing was judged here yet: `spt time A B` judges speed, and `spt force A B` what is said")
         return
 
     def row(held: Held) -> tuple[str, ...]:

@@ -103,8 +103,8 @@ class Packed:
 class Cost:
     """Bits a weight of the stored record.
 
-    code: 12, and more where k is no multiple of 128.  rows: the base, a byte.  escapes: value, column, and rows from the
-    escape before, each as narrow as all allow.
+    code: 12, and more where k is no multiple of 128.  rows: the base, a byte.  escapes: value, column, and the rows
+    since the escape before, each as narrow as all allow.
     escaped: how many escapes there are; worst_row: of one row at most; widest_gap: rows between two, at most.
     """
 
@@ -208,9 +208,7 @@ def encode(weight: Tensor) -> Packed:
 
 @torch.no_grad()
 def decode(packed: Packed, rows: slice | None = None, out: Tensor | None = None) -> Tensor:
-    """The matrix of a record, bfloat16 [n, k], or of a slice of its rows; into `out` where it is given.
-
-    """
+    """The matrix of a record, bfloat16 [n, k], or of a slice of its rows; into `out` where it is given."""
     first, end, _ = (rows or slice(None)).indices(packed.shape[0])
     k = packed.shape[1]
     if out is None:
