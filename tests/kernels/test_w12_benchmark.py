@@ -1,4 +1,4 @@
-"""benchmarks/w12.py: runs, holds every product against its twin, searches, goes on where it stopped."""
+"""benchmarks/w12_gemm.py: runs, holds every product against its twin, searches, goes on where it stopped."""
 
 import json
 import os
@@ -16,7 +16,7 @@ def run(command, cwd=ROOT):
 
 
 def benchmark(out, *arguments, cwd=ROOT):
-    return run([sys.executable, "-m", "benchmarks.w12", "--smoke", "--out", out, *arguments], cwd)
+    return run([sys.executable, "-m", "benchmarks.w12_gemm", "--smoke", "--out", out, *arguments], cwd)
 
 
 def rows_of(out):
@@ -74,7 +74,7 @@ def test_compiling_ahead_says_what_cannot_run():
     """A process without a device compiles products for sm_90, and refuses one that asks for too much memory."""
     code = """
 from dataclasses import replace
-from benchmarks import w12
+from benchmarks import w12_gemm as w12
 from kernels.w12_gemm import BUCKETS, Config, Schedule, Tile
 shape = w12.SHAPES[3]
 config = Config(Schedule("wgmma", 128, 1, 40), dict.fromkeys(BUCKETS, Tile()))
