@@ -60,7 +60,7 @@ def test_a_deployment_is_measured(project):
     assert "answers: 2 of 2" in talk
     assert "lattices: 2 of 2" in talk
     assert "profile: 8 steps" in talk
-    assert "every option at its default" in said.splitlines()[0]
+    assert "tau=3" in said.splitlines()[0]
     assert "in out: answers.jsonl, profile.jsonl, steps.jsonl, lattices, measurement.json" in said
     lattice = read_lattice(folder / "out")
     assert [request.request for request in lattice.requests] == ["one#0", "two#0"]
