@@ -1,9 +1,9 @@
 """Times products with W12 weights against cuBLAS and their like, in CUDA-graph replay over rotating weights.
 
-    python -m benchmarks.w12_gemm --out rows.jsonl                                every shape, peers in the same run
-    python -m benchmarks.w12_gemm --out tune.jsonl --tune --max-minutes 10          searches a config for each shape
-    python -m benchmarks.w12_gemm --out rows.jsonl --configs tune.jsonl             with what the search found
-    python -m benchmarks.w12_gemm --out smoke.jsonl --smoke [--tune]                tiny shapes on a CPU: the script runs
+    python -m benchmarks.w12_gemm --out rows.jsonl                              every shape, peers in the same run
+    python -m benchmarks.w12_gemm --out tune.jsonl --tune --max-minutes 10      searches a config for each shape
+    python -m benchmarks.w12_gemm --out rows.jsonl --configs tune.jsonl         with what the search found
+    python -m benchmarks.w12_gemm --out smoke.jsonl --smoke [--tune]            tiny shapes on a CPU
 
 Each product is held against its twin before its time is taken; a row whose result is wrong is written as failed, has
 no time, and makes the exit code 1.  A W12 product must also have, row by row, the bits that it has in a batch of 128.
