@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from spt.errors import Missing, Usage
-from spt.formats import check, read_json
+from spt.formats import check, read_file, read_json
 
 __all__ = ["STEP_PHASES", "Profile", "read_profile"]
 
+_LEAST_US = 1e-3
 STEP_PHASES = ("draft", "verify", "accept", "host")
 
 
@@ -44,7 +45,7 @@ def read_profile(path: Path) -> Profile:
     """The mean over all windows of a profile; Missing where there is no file, Usage where it does not hold a step."""
     if not path.is_file():
         raise Missing(f"no profile at '{path}'", "the protocol's `profile` writes one")
-    data = path.read_bytes()
+    data = read_file(path)
     if not data.endswith(b"\n"):
         what = "is cut: its last line has no end" if data else "is empty: no window of steps was finished"
         raise Usage(f"'{path}' {what}", "profile more steps")
@@ -56,6 +57,8 @@ def read_profile(path: Path) -> Profile:
     walls = {phase: _mean(own, lambda row: row["wall_us"]) for phase, own in phases.items()}
     names = sorted({name for own in phases.values() for row in own for name in row["classes"]})
     us = {name: sum(_class_us(own, name) for own in phases.values()) for name in names}
+    if not any(spent_us >= _LEAST_US for name, spent_us in us.items() if name != "gaps"):
+        raise Usage(f"'{path}' has no kernel that took any time", "profile again")
     verify = phases["verify"]
     return Profile(
         us=us,

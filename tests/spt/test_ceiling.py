@@ -417,7 +417,7 @@ def test_rows_that_are_cut(tmp_path, cut):
     plain.write_bytes(gzip.decompress(H200.read_bytes())[: cut * 7])
     with pytest.raises(Usage, match="cut"):
         read_measured([plain], 15)
-    plain.write_text('{"kind": "answer"}\n')
+    plain.write_text('{"kind": "check"}\n')
     with pytest.raises(Usage, match="lacks 'about'"):
         read_measured([plain], 15)
 
