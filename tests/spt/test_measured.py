@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -200,3 +202,80 @@ def test_packed_rows_are_never_held_whole(tmp_path, monkeypatch):
     assert path.stat().st_size < 1 << 20
     with pytest.raises(SptError, match="holds more than 268435456 bytes unpacked"):
         read_measured([path], 15)
+
+
+def test_only_files_are_rows(tmp_path):
+    """A pipe or a device is never opened, packed or not."""
+    for name in ("pipe", "pipe.gz"):
+        os.mkfifo(tmp_path / name)
+    for path in (tmp_path / "pipe", tmp_path / "pipe.gz", Path("/dev/zero"), Path("/dev/full")):
+        with pytest.raises(Usage, match="is no regular file"):
+            read_measured([path], 15)
+
+
+# --- sources beside each other ---
+
+OTHERS = [
+    ({"drafter": "e" * 64}, "its drafter is"),
+    ({"target": {"jitter": 7}}, "its jitter is '7', not '0'"),
+    ({"deployment": {"mode": "fast"}}, "its mode is 'fast', not 'exact'"),
+    ({"deployment": {"sampling": {"temperature": 1, "top_p": 1, "top_k": 0, "seed": 0}}}, "its sampling is"),
+    *(
+        ({"card": {name: "other"}}, f"its {name} is 'other', not 'one'")
+        for name in ("driver", "torch", "triton", "cuda")
+    ),
+    ({"card": {"power_cap_w": 300}}, "its power_cap_w is '300', not '700'"),
+    ({"card": {"gpu": None, "cpu": "other"}}, "its cpu is 'other', not 'one'"),
+    ({"card": {"gpu": None, "cores": 3}}, "its cores is '3', not '2'"),
+]
+GREEDY = {"temperature": 0, "top_p": 1, "top_k": 0, "seed": 0}
+
+
+def two_folders(tmp_path, toy, change):
+    """Two measurements, the second changed; both on the GPU or the processor of the change."""
+    folders = [measure_toy(tmp_path / name, toy) for name in ("first", "second")]
+    gpu = change.get("card", {}).get("gpu", "NVIDIA H200")
+    for folder, own in zip(folders, ({}, change), strict=True):
+        path = folder / "measurement.json"
+        summary = json.loads(path.read_text())
+        summary["card"] |= dict.fromkeys(("driver", "torch", "triton", "cuda", "cpu"), "one")
+        summary["card"] |= {"power_cap_w": 700, "gpu": gpu, "cores": 2}
+        summary["deployment"] = {"mode": "exact", "sampling": GREEDY}
+        for name, value in own.items():
+            summary[name] = {**summary[name], **value} if isinstance(value, dict) else value
+        path.write_text(json.dumps(summary))
+    return folders
+
+
+@pytest.mark.parametrize(("change", "why"), OTHERS, ids=str)
+def test_foreign_measurements_are_not_mixed(tmp_path, toy, change, why):
+    """Two measurements agree in drafter, jitter, mode, sampling and card."""
+    with pytest.raises(Usage, match=f"second' is of another target, type or device: {why}"):
+        read_measured(two_folders(tmp_path, toy, change), 3)
+    assert len(read_measured(two_folders(tmp_path / "alike", toy, {}), 3).runs) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"drafter": "e" * 64}, {"jitter": 3}, {"card": CARD | {"driver": "2"}}, {"card": CARD | {"power_cap_w": 9}}],
+)
+def test_foreign_rows_are_not_mixed(tmp_path, change):
+    """So do two files of rows; what only one of them states is not compared."""
+    first = write_rows(tmp_path / "first", ABOUT, ANSWER)
+    second = write_rows(tmp_path / "second", key(**change), ANSWER | {"setting": "chain:4"})
+    with pytest.raises(Usage, match="is of another target, type or device"):
+        read_measured([first, second], 15)
+    silent = {name: value for name, value in KEY.items() if name not in ("drafter", "jitter")}
+    about = ABOUT | {"key": silent | {"card": {"gpu": CARD["gpu"]}}}
+    with pytest.raises(Usage, match="is of another target, type or device"):
+        read_measured([write_rows(tmp_path / "silent", about, ANSWER | {"setting": "ar"}), first, second], 15)
+    assert len(read_measured([tmp_path / "silent", second], 15).runs) == 2
+
+
+def test_one_measurement_by_two_paths_counts_once(tmp_path, toy):
+    """A link is the folder that it points at, whatever it is called."""
+    folder = measure_toy(tmp_path / "chain", toy)
+    (tmp_path / "link").symlink_to(folder)
+    for sources in ([folder, tmp_path / "link"], [tmp_path / "link", folder], [folder, folder / ".." / "chain"]):
+        with pytest.raises(Usage, match="holds 'chain' once more"):
+            read_measured(sources, 3)
