@@ -297,7 +297,8 @@ def _strict() -> Any:
             yield from base.VALIDATORS["items"](validator, wanted, found, schema)
 
     kinds = base.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    return jsonschema.validators.extend(base, {"items": items}, type_checker=kinds)
+    extend: Any = jsonschema.validators.extend  # which has no types
+    return extend(base, {"items": items}, type_checker=kinds)
 
 
 def _whole_numbers(wanted: Any, found: Any) -> bool:
