@@ -152,7 +152,7 @@ def fit(samples: Sequence[Sample]) -> CostModel:
     kept: list[str] = []
     columns = np.empty((len(samples), 0))
     for term, (_, value) in TERMS.items():
-        column = np.array([value(sample.setting) for sample in samples])[:, None] / times[:, None]
+        column = np.array([value(sample.setting) for sample in samples], np.float64)[:, None] / times[:, None]
         wider = np.hstack((columns, column))
         scale = np.linalg.norm(wider, axis=0)
         enough = len(kept) < levels - 1 or term in ("plain", "drafting") or len(kept) < 2

@@ -322,7 +322,10 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     nodes = sum(sample.setting.nodes * sample.steps for sample in samples) / whole
     context_tok = sum((sample.setting.context_tok or 0) * sample.steps for sample in samples) / whole
     setting = Setting(folder.name, nodes, context_tok, drafts=drafts)
-    phases = sum(own.us.sum(0) for own in steps.values()) / whole
+    mean_us = sum(own.us.sum(0) for own in steps.values()) / whole
+    phases_us = dict(zip(STEP_PHASES, mean_us.tolist(), strict=True))
+    if phases_us["verify"] < LEAST_STEP_US:
+        raise Usage(f"'{folder}': its steps took no time to verify", "measure again")
     profile = folder / _PROFILE
     return Run(
         setting=setting,
@@ -332,7 +335,7 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
         policy=_policy(options),
         step_us=1e6 * decode_s / whole,
         samples=samples,
-        phases_us=dict(zip(STEP_PHASES, phases.tolist(), strict=True)),
+        phases_us=phases_us,
         profile=read_profile(profile) if profile.exists() else None,
         folder=folder,
         tree=summary["system"]["tree"],

@@ -89,7 +89,7 @@ ODD_HEADS = [
     *(key(card=card) for card in (None, [], {})),
     *(key(drafter=drafter) for drafter in (3, [], "short")),
     *(ABOUT | {"copy_bytes_s": rate} for rate in (-1.0, 0, "4e12", 1e308, 1e-300, True)),
-    *(PHASED | {"verify_us": us} for us in ("text", None, 1e308, -1.0, True)),
+    *(PHASED | {"verify_us": us} for us in ("text", None, 1e308, -1.0, True, 0, 1e-300)),
     *(PHASED | {"steps": steps} for steps in (-1, "3", 3.0, None)),
     *({name: value for name, value in PHASED.items() if name != left} for left in ("draft_us", "steps", "setting")),
 ]
@@ -170,6 +170,14 @@ def test_summaries_that_cannot_be(tmp_path, toy, change):
     change_summary(folder, gpu="NVIDIA H200", **change)
     with pytest.raises(Usage, match=r"measurement\.json: '"):
         read_measured([folder], 3)
+
+
+@pytest.mark.parametrize("us", [0, 1e-300])
+def test_steps_that_take_no_time(tmp_path, toy, us):
+    """Phases share the clock of the answers, so that they have a time to share."""
+    folder = measure_toy(tmp_path / "chain", toy, times=dict.fromkeys(PHASES, us))
+    with pytest.raises(Usage, match="its steps took no time to verify"):
+        study([folder], toy)
 
 
 @pytest.mark.parametrize("change", [{"classes": {}}, {"classes": {"gaps": {"us": 5.0, "calls": 1}}}])
