@@ -22,7 +22,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -393,21 +393,27 @@ def device_us(calls: list[Callable[[], Any]], replays: int = 9) -> float:
     return float(statistics.median(times_us)) / len(calls)
 
 
-def kernels_digest() -> str:
+def kernels_digest(folders: Sequence[Path] = (KERNELS,)) -> str:
     """sha256 of the names and digests of the kernels' own files."""
-    files = sorted(KERNELS.glob("*.py"))
+    files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
     listed = "".join(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n" for file in files)
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
 class Measure:
-    """Measures cases into a file of JSON lines, until the time is over."""
+    """Measures cases into a file of JSON lines, until the time is over.
 
-    def __init__(self, out: Path, device: torch.device, rotated_bytes: int, max_seconds: float) -> None:
+    folders: of kernels beside the trunk's that are measured.
+    """
+
+    def __init__(
+        self, out: Path, device: torch.device, rotated_bytes: int, max_seconds: float, folders: Sequence[Path] = ()
+    ) -> None:
         self.out, self.device, self.rotated_bytes = out, device, rotated_bytes
         self.end_s = time.monotonic() + max_seconds
         self.card = card(str(device), datetime.datetime.now(datetime.UTC))
-        self.where = {"kernels": kernels_digest(), **{name: self.card[name] for name in COMPARED if name != "harness"}}
+        compared = {name: self.card[name] for name in COMPARED if name != "harness"}
+        self.where = {"kernels": kernels_digest((KERNELS, *folders)), **compared}
         held = read_lines(out) if out.exists() else []
         self.done = {row["key"] for row in held if row["status"] == "timed"}
         self.failed = 0
@@ -422,7 +428,8 @@ class Measure:
         self.copy_tb_s = case.bytes / self.time_us(case) / 1e6
         print(f"copy {self.copy_tb_s:.3f} TB/s", flush=True)
 
-    def measure(self, case: Case) -> None:
+    def measure(self, case: Case) -> float:
+        """Microseconds of a case, which are written; AssertionError where it is wrong."""
         case.check()
         us = self.time_us(case)
         tb_s = case.bytes / us / 1e6
@@ -441,6 +448,7 @@ class Measure:
             f"{case.op:15} {us:9.2f} us {case.bytes / 1e6:9.3f} MB {tb_s:7.3f} TB/s {row['share']:6.3f}  {words}",
             flush=True,
         )
+        return us
 
     def write(self, case: Case, row: dict[str, Any]) -> None:
         head = {"v": 1, "key": case.key(self.where), "op": case.op, "shape": case.shape, "config": case.config}

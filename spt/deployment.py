@@ -31,6 +31,7 @@ __all__ = [
     "Models",
     "Sampling",
     "content_digest",
+    "package_file",
     "parse",
     "read",
     "read_words",
@@ -171,7 +172,7 @@ class Deployment:
 
     def _locate(self, role: str, word: str) -> Path:
         if word.startswith("package:"):
-            path = _package_file(self.interpreter(), role, word)
+            path = package_file(self.interpreter(), role, word)
         else:
             path = (self.folder / word).absolute()
             if not path.exists():
@@ -291,7 +292,7 @@ print("" if spec is None else (spec.submodule_search_locations or [""])[0])
 """
 
 
-def _package_file(python: str, role: str, word: str) -> Path:
+def package_file(python: str, role: str, word: str) -> Path:
     """The file that `package:NAME/FILE` names for this interpreter; the package is found but not imported."""
     name, _, file = word.removeprefix("package:").partition("/")
     if not name.isidentifier() or not file or ".." in Path(file).parts or file.startswith("/"):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["GOAL", "Checked", "check_predictions", "predict_file", "setting_at", "setting_of"]
 
 GOAL = 0.03  # of the error, on a device
+MOST = 10**7  # nodes, tokens of context or requests
+ALIKE = 1.5  # how far a context may be from that of a prediction
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def setting_at(word: str) -> Setting:
     """`NODES[:CONTEXT[:BATCH]]`; 0 nodes are plain decoding.  Usage in the user's words."""
     try:
         nodes, context, batch = ([int(part) for part in word.split(":")] + [0, 1][word.count(":") :])[:3]
-        if word.count(":") > 2 or nodes < 0 or context < 0 or batch < 1:
+        if word.count(":") > 2 or not (0 <= nodes < MOST and 0 <= context < MOST and 1 <= batch < MOST):
             raise ValueError
     except ValueError:
         raise Usage(f"'{word}' is no setting", "it goes NODES[:CONTEXT[:BATCH]], for instance 63:512:1") from None
@@ -124,17 +126,18 @@ def _as_json(model: CostModel, at: Setting, point: "Point | None") -> dict[str, 
 def _speed(model: CostModel, at: Setting, estimate: Estimate, point: "Point") -> dict[str, Any]:
     """tau as it was walked, and the speed and the speedup over plain decoding that follow, with 95 % intervals."""
     speed = 1e6 * point.tau / estimate.step_us
-    told: dict[str, Any] = {"tau": point.tau, "tau_interval": None, "speed_tok_s": speed}
-    parts = [2 * estimate.relative_sd]
-    if point.interval is not None:
-        told["tau_interval"] = list(point.interval)
-        parts.append((point.interval[1] - point.interval[0]) / 2 / point.tau)
+    ends = point.interval
+    told = {"tau": point.tau, "tau_interval": None if ends is None else list(ends), "speed_tok_s": speed}
     if "plain" not in model.coefficients:
         return told
     plain = model.predict(Setting("plain", 0, at.context_tok, at.batch, drafts=False))
     speedup = speed * plain.step_us / 1e6
-    factor = math.exp(math.hypot(*parts, 2 * plain.relative_sd))
-    return {**told, "speedup": speedup, "speedup_interval": [speedup / factor, speedup * factor]}
+    told |= {"speedup": speedup, "speedup_interval": None}
+    if ends is not None and estimate.interval_us is not None and plain.interval_us is not None:
+        own = (ends[1] - ends[0]) / 2 / point.tau
+        factor = math.exp(math.hypot(own, 2 * estimate.relative_sd, 2 * plain.relative_sd))
+        told["speedup_interval"] = [speedup / factor, speedup * factor]
+    return told
 
 
 def _digest(record: dict[str, Any]) -> str:
@@ -148,8 +151,7 @@ def check_predictions(record: Any, runs: Sequence["Run"], targets: Collection[st
     of another target, that was fitted on what it predicts, or of which nothing was measured.
     """
     check(record, "prediction", where)
-    if record["sha256"] != _digest({key: value for key, value in record.items() if key != "sha256"}):
-        raise Usage(f"{where}: it was changed after it was written: its digest is not that of what it says")
+    _refuse_changed(record, where)
     if record["target"] not in targets:
         raise Usage(f"{where}: it is about another target", "a prediction and its check are of one deployment")
     fitted = record["fitted"]["settings"]
@@ -165,6 +167,20 @@ def check_predictions(record: Any, runs: Sequence["Run"], targets: Collection[st
     return found
 
 
+def _refuse_changed(record: dict[str, Any], where: str) -> None:
+    """Usage where the digest is not that of what the file says, or an interval does not hold its figure."""
+    try:
+        own = _digest({key: value for key, value in record.items() if key != "sha256"})
+    except UnicodeEncodeError:
+        own = ""  # half a character: nobody wrote that
+    if record["sha256"] != own:
+        raise Usage(f"{where}: it was changed after it was written: its digest is not that of what it says")
+    for each in record["predictions"]:
+        for name, ends in (("step_us", "interval_us"), ("tau", "tau_interval"), ("speedup", "speedup_interval")):
+            if each.get(ends) is not None and not each[ends][0] <= each[name] <= each[ends][1]:
+                raise Usage(f"{where}: '{each['setting']}': its {ends} does not hold its {name}")
+
+
 def _run_of(predicted: dict[str, Any], runs: Sequence["Run"]) -> "Run | None":
     """The run of a predicted setting: that of its name, else of its policy, else of its rows and batch."""
     named = [run for run in runs if run.setting.name == predicted["setting"]]
@@ -173,8 +189,20 @@ def _run_of(predicted: dict[str, Any], runs: Sequence["Run"]) -> "Run | None":
         alike = [run for run in runs if run.policy == policy]
     else:
         shape = predicted["nodes"], predicted["batch"], predicted["nodes"] > 0
-        alike = [run for run in runs if (run.setting.nodes, run.setting.batch, run.setting.drafts) == shape]
+        alike = [
+            run
+            for run in runs
+            if (run.setting.nodes, run.setting.batch, run.setting.drafts) == shape
+            and _near(predicted["context_tok"], run.setting.context_tok)
+        ]
     return next(iter([*named, *alike]), None)
+
+
+def _near(predicted_tok: float | None, measured_tok: float | None) -> bool:
+    """Whether two contexts are about the same, as far as both are known."""
+    if not predicted_tok or not measured_tok:
+        return True
+    return 1 / ALIKE <= predicted_tok / measured_tok <= ALIKE
 
 
 def _policy_of(word: str) -> str | None:

@@ -56,11 +56,16 @@ class Checkpoint(ABC):
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
-    def read(self, name: str, shape: tuple[int, ...] | None = None, *, floating: bool = True) -> Tensor:
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors, sorted."""
+        return sorted(self._names)
+
+    def read(self, name: str, shape: tuple[int, ...] | None = None, *, floating: bool | None = True) -> Tensor:
         """The tensor `name` on the CPU; EngineError `bad_model` if it is missing, unreadable, not of that shape,
         or holds NaN, infinity or a number beyond the engine's type.
 
-        floating: whether it holds floating-point numbers, or integers.
+        floating: whether it holds floating-point numbers, or integers; None: either.
         """
         if name not in self._names:
             raise EngineError("bad_model", f"'{self.path}' has no tensor '{name}'")
@@ -70,6 +75,8 @@ class Checkpoint(ABC):
             raise
         except Exception as error:  # safetensors and gguf raise their own and numpy's errors on damaged files
             raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' cannot be read: {error}") from error
+        if floating is None:
+            floating = tensor.dtype in _FLOATS
         if tensor.dtype not in (_FLOATS if floating else _INTEGERS):
             raise EngineError("bad_model", f"tensor '{name}' of '{self.path}' holds {tensor.dtype}")
         if shape is not None and tuple(tensor.shape) != shape:

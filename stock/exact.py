@@ -44,3 +44,6 @@ class PaddedLinear:
         if silu_mul:
             y = torch.cat([silu_product(row) for row in rows_of(y)])
         return y if residual is None else residual + y
+
+    def tensors(self) -> list[Tensor]:
+        return self.inner.tensors()

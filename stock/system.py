@@ -77,8 +77,8 @@ class Settings:
 class System:
     """Everything a step needs.
 
-    context: the most tokens of a request.  limits: of any draft tree.  product: hidden [n, hidden] before the final
-    norm -> logits [n, vocabulary].
+    context: the most tokens of a request.  limits: of any draft tree.  linears: the linear module, and the scoring head
+    where there is one.  product: hidden [n, hidden] before the final norm -> logits [n, vocabulary].
     """
 
     settings: Settings
@@ -92,6 +92,7 @@ class System:
     draft: Draft
     select: Select
     verify: Verify
+    linears: list[Linear]
     head: Head
     product: Product
     schedule: Schedule
@@ -115,6 +116,7 @@ class System:
     def resident_bytes(self) -> int:
         """Bytes of all weights, shared ones counted once."""
         tensors = self.target.tensors() + (self.drafter.tensors() if self.drafter else [])
+        tensors += [tensor for linear in self.linears for tensor in linear.tensors()]
         return sum({each.data_ptr(): each.numel() * each.element_size() for each in tensors}.values())
 
 
@@ -148,6 +150,7 @@ def load_system(settings: Settings, target: Target | None = None) -> System:
         draft=draft,
         select=built["select"],
         verify=built["verify"](linear, draft.taps, settings.exact),
+        linears=[built["linear"], *([scoring] if scoring else [])],
         head=built["head"](product),
         product=product,
         schedule=built["schedule"],

@@ -80,6 +80,7 @@ COMMANDS = {
     "final": ("spt.cli.final:final", "Judge a system for the last time, on requests nobody has seen"),
     "verdict": ("spt.cli.verdict:verdict", "List, show and add verdicts"),
     "job": ("spt.cli.job:job", "Carry work to another machine, and samples back"),
+    "w12": ("spt.cli.w12:w12", "Say what 12-bit weights cost, pack a model and unpack it"),
     "entry": ("spt.cli.entry:entry", "List, show, apply, verify and make memory entries"),
 }
 

@@ -20,7 +20,7 @@ NOISE = 0.02  # of times that are compared
 @click.option("--target", metavar="PATH", help="The target that was measured.")
 @click.option("--drafter", metavar="DIR", help="The drafter that was measured.")
 @click.option("--widen", metavar="K", help="How many times as wide the target was made.")
-@click.option("--context", type=click.FloatRange(min=0), metavar="N", help="Tokens of context to count floors at.")
+@click.option("--context", type=click.IntRange(0, 10**7), metavar="N", help="Tokens of context to count floors at.")
 @click.option("--gpu", metavar="NAME", help="A device of the table instead of the card's.")
 @click.option(
     "--lattices",
@@ -43,7 +43,7 @@ def ceiling(
     target: str | None,
     drafter: str | None,
     widen: str | None,
-    context: float | None,
+    context: int | None,
     gpu: str | None,
     lattices: Path | None,
     as_plan: bool,
@@ -70,6 +70,10 @@ def ceiling(
     """
     if (at or policy or hold) and predict is None:
         raise Usage("--at, --policy and --hold say what to predict", "--predict FILE goes with them")
+    if plot is not None:
+        from spt.walk_plot import check_plot
+
+        check_plot(plot)
     from spt.choice import choose_deployment
     from spt.cli import predictions
 

@@ -32,3 +32,6 @@ class Linear(Protocol):
     def __call__(
         self, name: str, x: Tensor, *, norm: Norm | None = None, residual: Tensor | None = None, silu_mul: bool = False
     ) -> Tensor: ...
+
+    def tensors(self) -> list[Tensor]:
+        """What it holds of weights beside the target's own, packed ones say."""

@@ -44,6 +44,9 @@ class Dense:
             y = silu_product(y)
         return y if residual is None else torch.add(residual, y)
 
+    def tensors(self) -> list[Tensor]:
+        return []
+
 
 class Float32Head:
     """The product with weights `head`, summed and returned in float32, for scoring.
@@ -67,3 +70,6 @@ class Float32Head:
         if x.dtype == torch.float32:
             return x @ self.weight.t()
         return torch.mm(x, self.weight.t(), out_dtype=torch.float32)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.weight] if self.wide is None else [self.weight, self.wide]

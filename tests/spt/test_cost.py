@@ -1,5 +1,6 @@
 """spt/cost.py, spt/prediction.py: the model finds what made the times, and says what it did not see."""
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -168,7 +169,7 @@ def test_a_prediction_that_proves_nothing_is_refused(record):
     ):
         with pytest.raises(Usage, match=why):
             check_predictions(bad, runs_of(*samples), {target}, "here")
-    fitted = predict_file(fit(MADE), MADE, [MADE[0].setting], "t" * 64, "2026")
+    fitted = predict_file(fit(MADE), MADE, [MADE[0].setting], "t" * 64, "2026-12-01T00:00:00+00:00")
     with pytest.raises(Usage, match="was fitted on"):
         check_predictions(fitted, runs_of(*came), {"t" * 64}, "here")
 
@@ -217,6 +218,44 @@ def test_a_speedup_is_predicted_from_a_walk(record):
     assert checked.speedup_error == pytest.approx(5 / 4 - 1, rel=1e-5)
     assert abs(checked.error) < 1e-5
     assert not checked.meets_goal
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"interval_us": [9000.0, 9001.0]}, "does not hold its step_us"),
+        ({"tau": 3.0, "tau_interval": [4.0, 5.0]}, "does not hold its tau"),
+        ({"tau_interval": [4.0, 5.0]}, "has not the right form"),
+        ({"setting": "\ud800"}, "changed after"),
+        ({"step_us": 0.0}, "step_us"),
+    ],
+)
+def test_a_file_that_nobody_wrote_so_is_refused(record, change, why):
+    """An interval that does not hold its figure, and text that is none, are an error even under a digest made anew."""
+    changed = {**record, "predictions": [{**record["predictions"][0], **change}]}
+    body = {name: value for name, value in changed.items() if name != "sha256"}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    changed["sha256"] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    came = runs_of(Sample(Setting("47@700x2", 47, 700, 2), 5000.0))
+
+    with pytest.raises(Usage, match=why):
+        check_predictions(changed, came, {"t" * 64}, "here")
+
+
+def test_another_context_confirms_nothing(record):
+    """Rows and batch alike at far more tokens of context are another setting."""
+    far = runs_of(Sample(Setting("x", 23, 5120.0), made_us(Setting("", 23, 5120))))
+
+    with pytest.raises(Usage, match="none of its settings"):
+        check_predictions(record, far, {"t" * 64}, "here")
+
+
+def test_one_answer_has_no_interval():
+    """From a single answer nobody knows how much another would differ."""
+    point = Point("tree:47", "tree", 47, 15, 5.0, {"a": (50.0, 10.0)})
+    record = predict_file(fit(MADE), MADE, [Setting("tree:47", 47, 700)], "t" * 64, "2026", {"tree:47": point})
+
+    assert (record["predictions"][0]["tau_interval"], record["predictions"][0]["speedup_interval"]) == (None, None)
 
 
 @pytest.mark.parametrize(("word", "nodes"), [("chain", 15), ("chain:8", 8), ("tree:8:8:1", 8), ("tree:64:0:16", 64)])

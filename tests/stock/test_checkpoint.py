@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from stock.checkpoint import open_checkpoint
+from stock.errors import EngineError
 from tests.stock.blocks import BLOCKS
 from tests.stock.drive import decode, load
 from tests.stock.gguf_file import quantised_weights, write_gguf
@@ -102,3 +103,18 @@ def test_untied_head_is_read(tmp_path):
     stray = {**weights, "lm_head.weight": torch.ones(64, 32)}
 
     assert same_answer(write_target(tmp_path / "a", config, weights), write_target(tmp_path / "b", config, stray))
+
+
+def test_names_and_types(tmp_path):
+    """A checkpoint lists what it has, and gives integers where either kind is asked for, but no NaN."""
+    config = target_config("llama")
+    weights = {**target_weights(config), "table": torch.arange(3), "spoilt": torch.tensor([torch.nan])}
+    read = open_checkpoint(write_target(tmp_path / "folder", config, weights))
+
+    assert read.names == sorted(weights)
+    assert torch.equal(read.read("table", floating=None), weights["table"])
+    assert torch.equal(read.read("model.norm.weight", floating=None), weights["model.norm.weight"])
+    with pytest.raises(EngineError, match=r"'spoilt'.* holds what is no finite number"):
+        read.read("spoilt", floating=None)
+    with pytest.raises(EngineError, match=r"'table'.* holds torch\.int64"):
+        read.read("table")

@@ -578,6 +578,9 @@ class Own(Dense):
         super().__init__({name: target.weights.pop(name) for name in names})
         assert "head" in names and len(names) == 13
 
+    def tensors(self):
+        return list(self.weights.values())
+
 def build(target, options, prepared):
     return Own(target)
 """
@@ -586,7 +589,10 @@ def build(target, options, prepared):
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_module_may_take_all_weights(tied, mode, tmp_path):
-    """A linear module that keeps the weights to itself, the head's too, says what dense says; the FP32 head scores."""
+    """A linear module that keeps the weights to itself, the head's too, says what dense says; the FP32 head scores.
+
+    What it holds is in the bytes that are reported.
+    """
     config = target_config("llama", tie_word_embeddings=tied)
     paths = write_target(tmp_path / "target", config), write_drafter(tmp_path / "drafter", drafter_config(config))
     system = tmp_path / "system"
@@ -597,8 +603,8 @@ def test_a_module_may_take_all_weights(tied, mode, tmp_path):
         said = []
         for linear in ("dense", "own"):
             for head in ("model", "fp32"):
-                assert worker.ask(load(*paths, linear=linear, mode=mode, head=head))["op"] == "ready"
-                said.append((worker.ask(generate()), worker.ask(ask)))
+                ready = worker.ask(load(*paths, linear=linear, mode=mode, head=head))
+                said.append((worker.ask(generate()), worker.ask(ask), ready["bytes"]))
 
     assert said[:2] == said[2:]
     assert said[0][0]["op"] == "done"
