@@ -9,6 +9,7 @@ import difflib
 import functools
 import gzip
 import hashlib
+import io
 import json
 import math
 import re
@@ -29,6 +30,7 @@ __all__ = [
     "read_file",
     "read_json",
     "read_jsonl",
+    "read_lines",
     "read_yaml",
     "schema_digest",
     "write_jsonl",
@@ -36,6 +38,7 @@ __all__ = [
 
 MAX_YAML_BYTES = 64 * 1024
 MAX_RECORDS_BYTES = 256 << 20  # of a file of records, unpacked
+_PIECE_BYTES = 1 << 20
 MAX_DEPTH = 20
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")
 _MAX_INTEGER = 2**64
@@ -61,12 +64,15 @@ def read_file(path: Path, most_bytes: int = MAX_RECORDS_BYTES) -> bytes:
     packed = path.suffix == ".gz"
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
-            data = file.read(most_bytes + 1)
+            # In pieces: to ask for all at once is to hold as much as was asked for.
+            data = bytearray()
+            while len(data) <= most_bytes and (piece := file.read(min(_PIECE_BYTES, most_bytes + 1 - len(data)))):
+                data += piece
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise Usage(f"'{path}' cannot be unpacked: {error}") from None
     if len(data) > most_bytes:
         raise Usage(f"'{path}' holds more than {most_bytes} bytes{' unpacked' if packed else ''}")
-    return data
+    return bytes(data)
 
 
 def read_yaml(data: bytes, where: str) -> Any:
@@ -198,11 +204,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_jsonl(data: bytes, where: str, kind: str) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file, each checked against the schema of `kind`."""
-    lines = data.splitlines()
-    rows = [read_json(line, f"{where}: line {number}") for number, line in enumerate(lines, 1)]
-    for number, row in enumerate(rows, 1):
-        check(row, kind, f"{where}: line {number}")
+    rows = []
+    for row, place in read_lines(data, where):
+        check(row, kind, place)
+        rows.append(row)
     return rows
+
+
+def read_lines(data: bytes, where: str) -> Iterator[tuple[Any, str]]:
+    """The JSON value of each line and its place in words, one at a time: a file of empty lines ends at its first."""
+    for number, line in enumerate(io.BytesIO(data), 1):
+        place = f"{where}: line {number}"
+        yield read_json(line, place), place
 
 
 def canonical(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from spt.cost import LEAST_STEP_US, MOST_STEP_US, Sample, Setting
 from spt.curve import Kept, tau_of
 from spt.errors import Missing, Usage
-from spt.formats import check, read_file, read_json, read_jsonl
+from spt.formats import check, read_file, read_json, read_jsonl, read_lines
 from spt.policy import running_policy
 from spt.profile import STEP_PHASES, Profile, read_profile
 
@@ -139,9 +139,7 @@ def read_measured(sources: Sequence[Path], depths: int, names: Mapping[str, str]
 def _rows(path: Path, depths: int) -> tuple[Target, list[Run], float | None, str]:
     data = _bytes(path)
     rows: dict[str, list[tuple[str, dict[str, Any]]]] = {"about": [], "answer": [], "phases": [], "check": []}
-    for number, line in enumerate(data.splitlines(), 1):
-        where = f"{path}: line {number}"
-        row = read_json(line, where)
+    for row, where in read_lines(data, str(path)):
         check(row, "speed", where)
         rows[row["kind"]].append((where, row))
     if not rows["about"] or not rows["answer"]:

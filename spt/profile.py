@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spt.errors import Missing, Usage
-from spt.formats import check, read_file, read_json
+from spt.formats import read_file, read_jsonl
 
 __all__ = ["STEP_PHASES", "Profile", "read_profile"]
 
@@ -49,7 +49,7 @@ def read_profile(path: Path) -> Profile:
     if not data.endswith(b"\n"):
         what = "is cut: its last line has no end" if data else "is empty: no window of steps was finished"
         raise Usage(f"'{path}' {what}", "profile more steps")
-    rows = [_row(line, f"{path}: line {number}") for number, line in enumerate(data.splitlines(), 1)]
+    rows = read_jsonl(data, str(path), "profile")
     phases = {phase: [row for row in rows if row["phase"] == phase] for phase in STEP_PHASES}
     for phase, own in phases.items():
         if not own:
@@ -69,12 +69,6 @@ def read_profile(path: Path) -> Profile:
         batch=_mean(verify, lambda row: row["batch"]),
         steps=sum(row["steps"] for row in verify),
     )
-
-
-def _row(line: bytes, where: str) -> dict[str, Any]:
-    row = read_json(line, where)
-    check(row, "profile", where)
-    return dict(row)
 
 
 def _class_us(rows: list[dict[str, Any]], name: str) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spt.errors import Missing, Usage
-from spt.formats import check, read_file, read_json
+from spt.formats import check, read_file, read_lines
 
 __all__ = ["PHASES", "Steps", "read_steps"]
 
@@ -58,9 +58,7 @@ def read_steps(path: Path) -> dict[str, Steps]:
     data = read_file(path)
     if data and not data.endswith(b"\n"):
         raise Usage(f"'{path}' is cut: its last line has no end", "`spt measure`, called again, goes on from there")
-    for number, line in enumerate(data.splitlines(), 1):
-        where = f"{path}: line {number}"
-        row = read_json(line, where)
+    for row, where in read_lines(data, str(path)):
         if not _plain(row):
             check(row, "steps", where)
         own = rows.setdefault(row["request"], [])

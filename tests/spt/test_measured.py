@@ -10,7 +10,7 @@ import pytest
 from spt.errors import SptError, Usage
 from spt.measured import read_measured
 from spt.study import study
-from tests.spt.measuring import change_summary, measure_toy, profile_rows, write_toy
+from tests.spt.measuring import change_summary, held_within, measure_toy, profile_rows, write_toy
 
 CARD = {"gpu": "NVIDIA H200", "driver": "1", "torch": "2", "triton": "3", "cuda": "13", "power_cap_w": 700.0}
 KEY = {"target": "a" * 64, "drafter": "b" * 64, "widen": 1, "jitter": 0, "dtype": "bfloat16", "card": CARD}
@@ -201,7 +201,7 @@ def test_profiles_that_cannot_be(tmp_path, toy, change):
         study([folder], toy)
 
 
-def test_packed_rows_are_never_held_whole(tmp_path, monkeypatch):
+def test_packed_rows_are_never_held_whole(tmp_path):
     """A small file that unpacks to a large one is an error before it is unpacked."""
     path = tmp_path / "rows.jsonl.gz"
     with gzip.open(path, "wb") as file:
@@ -209,6 +209,9 @@ def test_packed_rows_are_never_held_whole(tmp_path, monkeypatch):
             file.write(bytes(1 << 20))
     assert path.stat().st_size < 1 << 20
     with pytest.raises(SptError, match="holds more than 268435456 bytes unpacked"):
+        read_measured([path], 15)
+    path.write_bytes(gzip.compress(b"\n" * (8 << 20)))
+    with held_within(40 << 20), pytest.raises(SptError, match="line 1: Expecting value"):
         read_measured([path], 15)
 
 
