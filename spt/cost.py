@@ -12,9 +12,10 @@ from typing import Any
 
 from spt.errors import Usage
 
-__all__ = ["TERMS", "CostModel", "Estimate", "Sample", "Setting", "fit", "means"]
+__all__ = ["LEAST_STEP_US", "MOST_STEP_US", "TERMS", "CostModel", "Estimate", "Sample", "Setting", "fit", "means"]
 
 CONFIDENCE = 0.95
+LEAST_STEP_US, MOST_STEP_US = 1e-3, 1e12  # of a step that can have been measured; the solver stands no other numbers
 TILE_ROWS = 128  # of the largest tiles that libraries give to few rows; one row more is another pass over the weights
 
 
@@ -144,14 +145,14 @@ def fit(samples: Sequence[Sample]) -> CostModel:
     if not samples:
         raise Usage("there is no measured step to fit a cost model to", "`spt measure` writes steps")
     for sample in samples:
-        if not (math.isfinite(sample.step_us) and sample.step_us > 0):
+        if not LEAST_STEP_US <= sample.step_us <= MOST_STEP_US:
             raise Usage(f"'{sample.setting.name}': a step of {sample.step_us} us is no time")
     times = np.array([sample.step_us for sample in samples])
     levels = len({sample.setting for sample in samples})
     kept: list[str] = []
     columns = np.empty((len(samples), 0))
     for term, (_, value) in TERMS.items():
-        column = np.array([value(sample.setting) for sample in samples])[:, None] / times[:, None]
+        column = np.array([value(sample.setting) for sample in samples], np.float64)[:, None] / times[:, None]
         wider = np.hstack((columns, column))
         scale = np.linalg.norm(wider, axis=0)
         enough = len(kept) < levels - 1 or term in ("plain", "drafting") or len(kept) < 2

@@ -30,7 +30,6 @@ POSITIONS = (4, 8, 0)  # 0: all that the drafter proposes
 WIDTH = 16
 AGREEMENTS = (0.9, 0.97, 1.0)  # of a cheap pass with the exact one: doubtful, likely, never wrong
 PASSES = (1, 2, 3)
-_QUANTILE = 1.96
 
 # {answer: (tokens, steps) without loops}
 Kept = Mapping[str, tuple[float, float]]
@@ -84,43 +83,47 @@ def tau_of(kept: Kept) -> tuple[float, tuple[float, float] | None]:
     return tau, (max(0.0, tau - half), tau + half)
 
 
-def ratio_interval(before: Kept, after: Kept) -> tuple[float, float, float]:
+def ratio_interval(before: Kept, after: Kept) -> tuple[float, tuple[float, float] | None]:
     """tau after over tau before, and its 95 % interval; by answer where both hold the same ones, else of two samples.
 
+    The interval is None where either is of one answer, which does not tell how answers differ.
     Usage where either is only an expectation.
     """
     if not before or not after:
         raise Usage("an expected tau has no answers that a ratio's interval could come from")
     (one, _), (other, _) = tau_of(before), tau_of(after)
+    if min(sum(pair[1] > 0 for pair in each.values()) for each in (before, after)) < 2:
+        return other / one, None
     steps = [sum(pair[1] for pair in each.values()) for each in (before, after)]
     parts = [
         {name: (tokens - tau * own) / (tau * total) for name, (tokens, own) in kept.items()}
         for kept, tau, total in zip((before, after), (one, other), steps, strict=True)
     ]
-    if parts[0].keys() == parts[1].keys() and len(parts[0]) > 1:
+    if parts[0].keys() == parts[1].keys():
         spread = _spread([parts[1][name] - parts[0][name] for name in parts[0]])
     else:
         spread = math.hypot(*(_spread(list(part.values())) for part in parts))
     factor = math.exp(_quantile(min(len(before), len(after))) * spread)
-    return other / one, other / one / factor, other / one * factor
+    return other / one, (other / one / factor, other / one * factor)
 
 
 def _spread(parts: Sequence[float]) -> float:
     """Standard error of a sum whose parts, one an answer, have mean zero."""
     count = len(parts)
-    return math.sqrt(sum(part**2 for part in parts) * count / (count - 1)) if count > 1 else 0.0
+    return math.sqrt(sum(part**2 for part in parts) * count / (count - 1))
 
 
 def _quantile(answers: int) -> float:
-    if answers < 2:
-        return _QUANTILE
     from scipy.stats import t as student
 
     return float(student.ppf(0.975, answers - 1))
 
 
 def walk_points(lattice: "Lattice", nodes: Iterable[int] = NODES, batch: int = 1) -> list[Point]:
-    """The chain, and best-first trees of every budget within every number of positions; shared budgets for a batch."""
+    """The chain, and best-first trees of every budget within every number of positions; shared budgets for a batch.
+
+    Usage where no step counts for tau.
+    """
     from spt.policy import Chain, Policy, Shared, Tree
     from spt.walk import Walker
 
@@ -131,7 +134,7 @@ def walk_points(lattice: "Lattice", nodes: Iterable[int] = NODES, batch: int = 1
     policies += [Tree(count, positions, width) for positions in depths for count in nodes]
     if batch > 1:
         policies += [Shared(count * batch, batch, 0, width) for count in nodes if count * batch < 1024]
-    return [_point(walked, lattice.depths) for walked in walker.walk_all(policies) if walked.kept_steps]
+    return _counting(walker.walk_all(policies), lattice)
 
 
 def walk_policies(lattice: "Lattice", words: Iterable[str]) -> dict[str, Point]:
@@ -150,13 +153,23 @@ def walk_policies(lattice: "Lattice", words: Iterable[str]) -> dict[str, Point]:
 
 
 def walked_levels(lattice: "Lattice", nodes: int) -> list[Point]:
-    """Several drafts an exact pass, each of up to `nodes` nodes, by passes and agreement."""
-    from spt.policy import Levels, Tree
+    """Several drafts an exact pass, each of up to `nodes` nodes, by passes and agreement; Usage as `walk_points`."""
+    from spt.policy import MOST_NODES, Levels, Tree
     from spt.walk import Walker
 
-    draft = Tree(nodes, 0, min(WIDTH, lattice.ranks))
+    draft = Tree(min(nodes, MOST_NODES), 0, min(WIDTH, lattice.ranks))
     policies = [Levels(passes, agreement, agreement, draft) for passes in PASSES for agreement in AGREEMENTS]
-    return [_point(walked, lattice.depths) for walked in Walker([lattice]).walk_all(policies)]
+    return _counting(Walker([lattice]).walk_all(policies), lattice)
+
+
+def _counting(walked: Iterable["Walked"], lattice: "Lattice") -> list[Point]:
+    """Those with a step that counts for tau; Usage where there is none."""
+    found = [_point(each, lattice.depths) for each in walked if each.kept_steps]
+    if not found:
+        raise Usage(
+            "no step of the walked answers counts: they loop, or have one token", "walk the lattices of longer answers"
+        )
+    return found
 
 
 def _point(walked: "Walked", depths: int) -> Point:

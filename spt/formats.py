@@ -7,29 +7,38 @@ Every error is one line that names the file and the place in it.
 
 import difflib
 import functools
+import gzip
 import hashlib
+import io
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from spt.errors import Usage
 
 __all__ = [
     "MAX_DEPTH",
+    "MAX_RECORDS_BYTES",
     "MAX_YAML_BYTES",
     "canonical",
     "check",
+    "read_file",
     "read_json",
     "read_jsonl",
+    "read_lines",
     "read_yaml",
     "schema_digest",
     "write_jsonl",
 ]
 
 MAX_YAML_BYTES = 64 * 1024
+MAX_RECORDS_BYTES = 256 << 20  # of a file of records, unpacked
+_PIECE_BYTES = 1 << 20
 MAX_DEPTH = 20
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")
 _MAX_INTEGER = 2**64
@@ -43,6 +52,27 @@ _KINDS = {
     "integer": "a whole number",
     "boolean": "true or false",
 }
+
+
+def read_file(path: Path, most_bytes: int = MAX_RECORDS_BYTES) -> bytes:
+    """A regular file's bytes, unpacked where its name ends in `.gz`; never more than `most_bytes` are held.
+
+    Usage for one that is larger or cannot be unpacked, and for a pipe, a device or a folder, which is never opened.
+    """
+    if not path.is_file():
+        raise Usage(f"'{path}' is no regular file")
+    packed = path.suffix == ".gz"
+    try:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            # In pieces: to ask for all at once is to hold as much as was asked for.
+            data = bytearray()
+            while len(data) <= most_bytes and (piece := file.read(min(_PIECE_BYTES, most_bytes + 1 - len(data)))):
+                data += piece
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise Usage(f"'{path}' cannot be unpacked: {error}") from None
+    if len(data) > most_bytes:
+        raise Usage(f"'{path}' holds more than {most_bytes} bytes{' unpacked' if packed else ''}")
+    return bytes(data)
 
 
 def read_yaml(data: bytes, where: str) -> Any:
@@ -174,11 +204,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_jsonl(data: bytes, where: str, kind: str) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file, each checked against the schema of `kind`."""
-    lines = data.splitlines()
-    rows = [read_json(line, f"{where}: line {number}") for number, line in enumerate(lines, 1)]
-    for number, row in enumerate(rows, 1):
-        check(row, kind, f"{where}: line {number}")
+    rows = []
+    for row, place in read_lines(data, where):
+        check(row, kind, place)
+        rows.append(row)
     return rows
+
+
+def read_lines(data: bytes, where: str) -> Iterator[tuple[Any, str]]:
+    """The JSON value of each line and its place in words, one at a time: a file of empty lines ends at its first."""
+    for number, line in enumerate(io.BytesIO(data), 1):
+        place = f"{where}: line {number}"
+        yield read_json(line, place), place
 
 
 def canonical(value: Any) -> str:
@@ -192,7 +229,7 @@ def write_jsonl(rows: Iterable[dict[str, Any]]) -> bytes:
 
 
 def check(value: Any, kind: str, where: str) -> None:
-    """Raises Usage, in one line, unless `value` follows `spt/schemas/<kind>.json`."""
+    """Raises Usage, in one line, unless `value` follows `spt/schemas/<kind>.json`; 3.0 is no whole number."""
     errors = sorted(_validator(kind).iter_errors(value), key=lambda error: [str(part) for part in error.absolute_path])
     if errors:
         raise Usage(f"{where}: {_schema_problem(errors[0])}")
@@ -244,18 +281,52 @@ def _wanted(error: Any) -> str:
 
 @functools.cache
 def _validator(kind: str) -> Any:
-    import jsonschema
     import referencing
+    from referencing.jsonschema import DRAFT202012
 
+    # A `$schema` would take the place of the strict validator at every reference.
     schemas = {
-        path.name: json.loads(path.read_text(), object_hook=_whole)
+        path.name: {
+            key: value for key, value in json.loads(path.read_text(), object_hook=_whole).items() if key != "$schema"
+        }
         for path in resources.files("spt.schemas").iterdir()
         if path.name.endswith(".json")
     }
     registry: Any = referencing.Registry().with_resources(
-        (name, referencing.Resource.from_contents(schema)) for name, schema in schemas.items()
+        (name, DRAFT202012.create_resource(schema)) for name, schema in schemas.items()
     )
-    return jsonschema.Draft202012Validator({"$ref": f"{kind}.json"}, registry=registry)
+    return _strict()({"$ref": f"{kind}.json"}, registry=registry)
+
+
+@functools.cache
+def _strict() -> Any:
+    """The validator, to which 3.0 is no integer, and which looks at a list of whole numbers once, not item by item."""
+    import jsonschema
+
+    base = jsonschema.Draft202012Validator
+
+    def items(validator: Any, wanted: Any, found: Any, schema: Any) -> Iterator[Any]:
+        if not _whole_numbers(wanted, found):
+            yield from base.VALIDATORS["items"](validator, wanted, found, schema)
+
+    kinds = base.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    extend: Any = jsonschema.validators.extend  # which has no types
+    return extend(base, {"items": items}, type_checker=kinds)
+
+
+def _whole_numbers(wanted: Any, found: Any) -> bool:
+    """Whether a list is one of whole numbers within the bounds of its schema, which says no more than that."""
+    if (
+        not isinstance(wanted, dict)
+        or wanted.get("type") != "integer"
+        or wanted.keys() - {"type", "minimum", "maximum"}
+    ):
+        return False
+    if type(found) is not list or not all(type(each) is int for each in found):
+        return False
+    return not found or (
+        wanted.get("minimum", -math.inf) <= min(found) and max(found) <= wanted.get("maximum", math.inf)
+    )
 
 
 def _whole(schema: dict[str, Any]) -> dict[str, Any]:

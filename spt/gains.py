@@ -22,7 +22,11 @@ W12_BITS = 12.02  # of a BF16 weight, packed without loss
 
 @dataclass(frozen=True)
 class Gain:
-    """One direction.  gain, low, high: relative, None where nothing is known; basis: what they were computed from."""
+    """One direction.
+
+    gain, low, high: relative, None where nothing is known; the bounds alone where one answer is all there is, which has
+    no interval.  basis: what they were computed from.
+    """
 
     direction: str
     gain: float | None
@@ -80,25 +84,37 @@ def worth(gains: Iterable[Gain], least: float = LEAST_GAIN) -> list[Gain]:
 
 
 def _policies(outlook: Outlook, name: str, points: Sequence[Point]) -> Gain:
-    found = [(point, *_against(outlook, point)) for point in points if point.kept]
+    found = [(point, _gain_of(outlook, point)) for point in points if point.kept]
     if not found:
         depths = outlook.own.positions
         return Gain(name, None, None, None, f"no such policy was walked or measured: it drafts {depths} positions")
-    best, gain, low, high = max(found, key=lambda each: each[1])
+    best, gain = max(found, key=lambda each: each[1])
+    bounds = _bounds_of(outlook, best)
     taus = f"tau {outlook.own.tau:.2f} -> {best.tau:.2f}"
     basis = f"{best.policy}: {taus}, {best.nodes:.0f} nodes {_priced(outlook, best)}"
-    return Gain(name, max(gain, 0.0), min(low, max(gain, 0.0)), max(high, 0.0), basis)
+    if bounds is None:
+        return Gain(name, max(gain, 0.0), None, None, f"{basis}; one answer has no interval")
+    return Gain(name, max(gain, 0.0), min(bounds[0], max(gain, 0.0)), max(bounds[1], 0.0), basis)
 
 
-def _against(outlook: Outlook, point: Point) -> tuple[float, float, float]:
+def _gain_of(outlook: Outlook, point: Point) -> float:
     """Gain of another policy at the cost of today's kernels: the ratio of taus over the ratio of steps."""
-    ratio, least, most = ratio_interval(outlook.kept, point.kept)
+    ratio, _ = ratio_interval(outlook.kept, point.kept)
+    return ratio * outlook.step_us / _step_us(outlook, point)[1] - 1
+
+
+def _bounds_of(outlook: Outlook, point: Point) -> tuple[float, float] | None:
+    """What that gain lies between; None where one answer does not tell how taus differ."""
+    ratio, interval = ratio_interval(outlook.kept, point.kept)
+    if interval is None:
+        return None
+    least, most = interval
     quick_us, step_us, slow_us = _step_us(outlook, point)
     above, below = math.log(most / ratio), math.log(ratio / least)
     high = math.exp(math.hypot(above, math.log(step_us / quick_us)))
     low = math.exp(-math.hypot(below, math.log(slow_us / step_us)))
     gain = ratio * outlook.step_us / step_us
-    return gain - 1, gain * low - 1, gain * high - 1
+    return gain * low - 1, gain * high - 1
 
 
 def _fitted(outlook: Outlook, point: Point) -> bool:
@@ -196,12 +212,21 @@ def _level_us(outlook: Outlook, point: Point) -> tuple[float, float, float]:
 # --- directions that make the same step cheaper ---
 
 
-def _saving(outlook: Outlook, name: str, saved_us: float, least_us: float, most_us: float, basis: str) -> Gain:
-    """The gain of so many microseconds less a step."""
+def _saving(
+    outlook: Outlook,
+    name: str,
+    saved_us: float,
+    least_us: float,
+    most_us: float,
+    basis: str,
+    floor_us: float | None = None,
+) -> Gain:
+    """The gain of so many microseconds less a step, which stays above its floor: `floor_us`, or that of today."""
     step_us = outlook.step_us
+    room_us = max(0.0, step_us - (outlook.now.floor_us if floor_us is None else floor_us))
 
     def gain(us: float) -> float:
-        return step_us / max(step_us - us, 1e-9) - 1
+        return step_us / (step_us - min(us, room_us)) - 1
 
     return Gain(name, gain(saved_us), gain(least_us), gain(most_us), basis)
 
@@ -209,12 +234,13 @@ def _saving(outlook: Outlook, name: str, saved_us: float, least_us: float, most_
 def _class_us(outlook: Outlook, name: str) -> tuple[float, float, bool]:
     """Floor and time of a class a step; without a profile the time is at most what the other floors leave of the step.
 
+    Where the profiled kernels take longer than the live step, a class has the share of the step that it has of them.
     The last value says whether it was measured.
     """
     gap = next((each for each in outlook.now.classes if each.name == name), None)
     floor_us = 0.0 if gap is None else gap.floor_us
     if gap is not None and gap.us is not None:
-        return floor_us, gap.us, True
+        return floor_us, gap.us * min(1.0, outlook.step_us / outlook.now.kernels_us), True
     others_us = outlook.now.floor_us - floor_us
     return floor_us, max(floor_us, outlook.now.kernels_us - others_us), False
 
@@ -230,7 +256,8 @@ def _w12(outlook: Outlook) -> Gain:
     us = most_us if known else (floor_us + most_us) / 2
     saved_us = us * (1 - packed_us / floor_us)
     basis = f"target GEMM {us:.0f} us ({'profiled' if known else 'between floor and step'}), floor {packed_us:.0f} us"
-    return _saving(outlook, name, saved_us, 0.0, max(us - packed_us, saved_us), basis)
+    whole_us = outlook.now.floor_us - floor_us + packed_us
+    return _saving(outlook, name, saved_us, 0.0, max(us - packed_us, saved_us), basis, whole_us)
 
 
 def _head(outlook: Outlook) -> Gain:

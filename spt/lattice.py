@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spt.errors import Missing, Usage
-from spt.formats import check, read_json, read_jsonl
+from spt.formats import check, read_file, read_json, read_jsonl
 from spt.steps import Steps, read_steps
 
 __all__ = [
@@ -129,8 +129,13 @@ def read_lattice(path: Path, origin: Origin | None = None) -> Lattice:
     if not path.exists():
         raise Missing(f"no lattice at '{path}'", "`spt measure` writes one")
     if not path.is_dir():
+        if not path.is_file():
+            raise Usage(f"'{path}' is no regular file", "a lattice is a file, or lies in a folder of `spt measure`")
         return _joined([_read_request(path)], origin)
-    return _joined(list(_read_folder(path)), origin)
+    read = list(_read_folder(path))
+    if not read:
+        raise Usage(f"'{path}' holds no answer", "measure again, with requests")
+    return _joined(read, origin)
 
 
 # --- a folder ---
@@ -138,8 +143,8 @@ def read_lattice(path: Path, origin: Origin | None = None) -> Lattice:
 
 def _read_folder(folder: Path) -> Iterator["_Read"]:
     """Each answer of a measurement, in the order of `answers.jsonl`."""
-    _check_finished(folder)
-    answers = read_jsonl((folder / "answers.jsonl").read_bytes(), str(folder / "answers.jsonl"), "answer")
+    summary = _finished(folder)
+    answers = read_jsonl(read_file(folder / "answers.jsonl"), str(folder / "answers.jsonl"), "answer")
     steps = read_steps(folder / "steps.jsonl")
     files = (path for path in sorted((folder / LATTICES).glob(f"*{SUFFIX}")) if not _PART.fullmatch(path.name))
     found = {one.lattice.request: one for one in map(_read_request, files)}
@@ -147,25 +152,38 @@ def _read_folder(folder: Path) -> Iterator["_Read"]:
         name = f"{answer['request']}#{answer['turn']}"
         if name not in found:
             raise Missing(f"'{folder}' holds no lattice of '{name}'", "`spt measure`, called again, finishes it")
-        yield _with_answer(found.pop(name), answer, steps.pop(name, None))
+        own = found.pop(name)
+        _refuse_foreign(own, summary)
+        yield _with_answer(own, answer, steps.pop(name, None))
     for left, what in ((found, LATTICES), (steps, "steps.jsonl")):
         if left:
             raise Usage(f"'{folder / what}' holds '{next(iter(left))}', which was not answered")
 
 
-def _check_finished(folder: Path) -> None:
-    """Missing unless the summary is there, Usage unless answers and steps are the ones that it was written for."""
+def _finished(folder: Path) -> Mapping[str, Any]:
+    """The summary; Missing where it is not there, Usage unless answers and steps are those that it was written for."""
     summary = folder / SUMMARY
     if not summary.is_file():
         raise Missing(f"'{folder}' holds no finished measurement", "`spt measure`, called again, goes on with it")
-    value = read_json(summary.read_bytes(), f"'{summary}'")
+    value: dict[str, Any] = read_json(read_file(summary), f"'{summary}'")
     check(value, "measurement", f"'{summary}'")
     for name, digest in value["files"].items():
         file = folder / name
         if not file.is_file():
             raise Missing(f"'{file}' is not there, of which '{SUMMARY}' tells")
-        if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+        if hashlib.sha256(read_file(file)).hexdigest() != digest:
             raise Usage(f"'{file}' was cut or changed after it was measured", "measure it again")
+    return value
+
+
+def _refuse_foreign(read: "_Read", summary: Mapping[str, Any]) -> None:
+    """Usage for a lattice of other models, mode or type than its folder says that it measured."""
+    of, deployment = summary["target"], summary["deployment"]
+    _refuse_other(read, Origin(of["digest"], of["widen"], of["jitter"], summary["drafter"]))
+    for name in ("mode", "dtype"):
+        if deployment.get(name, read.header[name]) != read.header[name]:
+            said = f"has {name} {read.header[name]}, and its folder's '{SUMMARY}' {deployment[name]}"
+            raise Usage(f"'{read.path}' {said}", "measure it again")
 
 
 def _with_answer(read: "_Read", answer: Mapping[str, Any], steps: Steps | None) -> "_Read":
@@ -284,9 +302,12 @@ def _check_follows(path: Path, before: _Part, part: _Part) -> None:
 
 
 def _read_part(path: Path) -> _Part:
+    if not path.is_file():
+        raise Usage(f"'{path}' is no regular file")
     header, offset = _read_header(path)
-    dtype = _record_dtype(header)
-    body = header["positions"] * dtype.itemsize
+    # Counted before anything is made of it: a header may say any size.
+    record = header["depths"] * header["ranks"] * (header["id_bytes"] + 2)
+    body = header["positions"] * record
     expected = offset + body + header["tokens"] * header["id_bytes"] + DIGEST_BYTES
     size = path.stat().st_size
     if size < expected:
@@ -294,7 +315,7 @@ def _read_part(path: Path) -> _Part:
     if size > expected or size >= MAX_PART_BYTES:
         raise Usage(f"'{path}' has {size} bytes, where its header says {expected}, of less than {MAX_PART_BYTES}")
     _check_digest(path, size - DIGEST_BYTES)
-    records = np.memmap(path, dtype, "r", offset, (header["positions"],))
+    records = np.memmap(path, _record_dtype(header), "r", offset, (header["positions"],))
     tokens = np.memmap(path, f"<u{header['id_bytes']}", "r", offset + body, (header["tokens"],))
     _check_values(path, header, records, tokens)
     return _Part(header, np.asarray(tokens), records)

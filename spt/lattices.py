@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spt.errors import Missing, Usage
-from spt.formats import read_json
+from spt.formats import read_file, read_lines
 from spt.lattice import Lattice, read_lattice
 
 __all__ = ["read_agreement", "read_lattices"]
@@ -38,9 +38,7 @@ def read_agreement(path: Path) -> dict[str, list[bool]]:
     if not path.is_file():
         raise Missing(f"no agreement at '{path}'")
     found: dict[str, list[bool]] = {}
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        where = f"{path}: line {number}"
-        row = read_json(line, where)
+    for row, where in read_lines(read_file(path), str(path)):
         if not _is_agreement(row):
             raise Usage(f"{where} is not an object of 'request' and 'agrees', a list of true and false")
         if row["request"] in found:

@@ -1,18 +1,16 @@
 """What was measured of one deployment: the folders of `spt measure`, and files of `benchmarks.speed`, by setting."""
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from spt.cost import Sample, Setting
+from spt.cost import LEAST_STEP_US, MOST_STEP_US, Sample, Setting
 from spt.curve import Kept, tau_of
 from spt.errors import Missing, Usage
-from spt.formats import check, read_json, read_jsonl
+from spt.formats import check, read_file, read_json, read_jsonl, read_lines
 from spt.policy import running_policy
 from spt.profile import STEP_PHASES, Profile, read_profile
 
@@ -20,16 +18,29 @@ __all__ = ["Measured", "Run", "Target", "read_measured"]
 
 CONTEXT_BIN_TOK = 256  # steps of one setting whose contexts are alike are one sample
 _PROFILE, _SUMMARY = "profile.jsonl", "measurement.json"
+_CARD = ("power_cap_w", "driver", "torch", "cuda", "triton")  # what a time depends on, beside the device
+_CPU = ("cpu", "cores")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Whose numbers these are, as far as a source says it: digests that must agree, widening, type and device."""
+    """Whose numbers these are: digests that must agree, widening, type and device.
+
+    more: further facts that must agree with those of other sources which state them too: drafter, jitter, mode,
+    sampling, card.
+    """
 
     digest: str
     widen: int
     dtype: str
     gpu: str | None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All that is stated, by name; the device always is."""
+        named = {name: getattr(self, name) for name in ("digest", "widen", "dtype", "gpu")}
+        return named | {name: value for name, value in self.more.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -90,20 +101,26 @@ def read_measured(sources: Sequence[Path], depths: int, names: Mapping[str, str]
 
     names: other digests of a target by that which a folder names it by (`target_names`), so that rows and folders of
     one file can stand side by side.
-    Missing for a source that is not there; Usage for one that is cut, empty or of something else than the first.
+    Missing for a source that is not there; Usage for one that is cut, empty or of something else than those before it,
+    as far as both say what they are of.
     """
     if not sources:
         raise Usage("no measurement is named", "`spt measure` makes a folder; benchmarks.speed writes rows")
     first: Target | None = None
+    stated: dict[str, Any] = {}
+    places: set[Path] = set()
     runs: dict[str, Run] = {}
     copies, digests = [], {}
     for source in sources:
+        if source.resolve() in places:
+            raise Usage(f"'{source}' holds '{source.resolve().name}' once more", "name each measurement once")
+        places.add(source.resolve())
         read = _folder(source) if source.is_dir() else _rows(source, depths)
         target, own, copy_bytes_s, digest = read
         target = replace(target, digest=names.get(target.digest, target.digest))
-        for name in ("digest", "widen", "dtype", "gpu"):
-            if first is not None and getattr(first, name) != getattr(target, name):
-                said = f"its {name} is '{getattr(target, name)}', not '{getattr(first, name)}'"
+        for name, value in target.facts.items():
+            if stated.setdefault(name, value) != value:
+                said = f"its {name} is '{value}', not '{stated[name]}'"
                 raise Usage(f"'{source}' is of another target, type or device: {said}")
         first = first or target
         for run in own:
@@ -121,47 +138,82 @@ def read_measured(sources: Sequence[Path], depths: int, names: Mapping[str, str]
 
 def _rows(path: Path, depths: int) -> tuple[Target, list[Run], float | None, str]:
     data = _bytes(path)
-    rows = [read_json(line, f"{path}: line {number}") for number, line in enumerate(data.splitlines(), 1)]
-    by_kind: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        if not isinstance(row, dict) or "kind" not in row:
-            raise Usage(f"'{path}' holds a line that is no row of benchmarks.speed")
-        by_kind.setdefault(row["kind"], []).append(row)
-    try:
-        about = by_kind["about"][-1]
-        key = about["key"]
-        target = Target(key["target"], key["widen"], key["dtype"], key["card"]["gpu"])
-        phases = {row["setting"]: row for row in by_kind.get("phases", []) if row["steps"]}
-        answers: dict[str, list[dict[str, Any]]] = {}
-        for row in by_kind["answer"]:
-            if not row["setting"].startswith("transformers"):
-                answers.setdefault(row["setting"], []).append(row)
-        runs = [_row_run(path, name, own, phases.get(name), depths) for name, own in answers.items()]
-        return target, runs, about["copy_bytes_s"], hashlib.sha256(data).hexdigest()
-    except (KeyError, TypeError) as error:
-        raise Usage(f"'{path}' lacks {error}: it is no whole file of benchmarks.speed") from None
+    rows: dict[str, list[tuple[str, dict[str, Any]]]] = {"about": [], "answer": [], "phases": [], "check": []}
+    for row, where in read_lines(data, str(path)):
+        check(row, "speed", where)
+        rows[row["kind"]].append((where, row))
+    if not rows["about"] or not rows["answer"]:
+        lacks = "about" if not rows["about"] else "answer"
+        raise Usage(f"'{path}' lacks '{lacks}' rows: it is no whole file of benchmarks.speed")
+    about = rows["about"][-1][1]
+    for where, row in rows["about"]:
+        if row["key"] != about["key"]:
+            raise Usage(f"{where}: its key is not that of the file's other runs", "keep each in a file of its own")
+    phases = {row["setting"]: row for _, row in rows["phases"] if row["steps"]}
+    runs = [_row_run(path, name, own, phases.get(name), depths) for name, own in _answers(rows["answer"]).items()]
+    return _row_target(about), runs, about["copy_bytes_s"], hashlib.sha256(data).hexdigest()
+
+
+def _row_target(about: Mapping[str, Any]) -> Target:
+    key = about["key"]
+    card = {**about.get("card", {}), **key["card"]}
+    # Rows name a drafter by the bytes of its files, which no folder does.
+    more = {"drafter's bytes": key.get("drafter"), "jitter": key.get("jitter"), **_card_facts(card)}
+    return Target(key["target"], key["widen"], key["dtype"], card["gpu"], more)
+
+
+def _card_facts(card: Mapping[str, Any]) -> dict[str, Any]:
+    """What else of a machine moves its times; on a processor the processor as well."""
+    return {name: card.get(name) for name in (*_CARD, *(_CPU if card["gpu"] is None else ()))}
+
+
+def _answers(rows: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The answers of each setting of ours; Usage for one that cannot have been."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for where, row in rows:
+        if row["setting"].startswith("transformers"):
+            continue
+        own = found.setdefault(row["setting"], {})
+        # Named as the answers of a folder are, so that both can be compared request by request.
+        name = f"{row['id']}#{row['repeat']}"
+        if name in own:
+            raise Usage(f"{where}: '{name}' of '{row['setting']}' was there before")
+        if own and next(iter(own.values()))["options"] != row["options"]:
+            raise Usage(f"{where}: '{row['setting']}' has other options than before")
+        _check_answer(row, where)
+        own[name] = row
+    return found
+
+
+def _check_answer(answer: Mapping[str, Any], where: str) -> None:
+    """Usage unless the tokens are those of the lines, and took a time that steps can take."""
+    ids, lines, decode_s = answer["ids"], answer["lines"], answer["decode_s"]
+    if not lines:
+        raise Usage(f"{where}: 'lines' is empty: nothing was answered")
+    if sum(lines) != len(ids):
+        raise Usage(f"{where}: 'lines' sum up to {sum(lines)}, and there are {len(ids)} 'ids'")
+    steps = len(lines) - 1
+    if steps and not LEAST_STEP_US <= 1e6 * decode_s / steps <= MOST_STEP_US:
+        raise Usage(f"{where}: 'decode_s' is {decode_s}, which is no time of {steps} step(s)")
 
 
 def _bytes(path: Path) -> bytes:
     if not path.exists():
         raise Missing(f"no measurement at '{path}'", "`spt measure` makes a folder")
-    data = path.read_bytes()
-    try:
-        data = gzip.decompress(data) if path.suffix == ".gz" else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise Usage(f"'{path}' cannot be unpacked: {error}") from None
+    data = read_file(path)
     if not data.endswith(b"\n"):
         raise Usage(f"'{path}' is {'cut: its last line has no end' if data else 'empty'}")
     return data
 
 
 def _row_run(
-    path: Path, name: str, answers: Sequence[dict[str, Any]], phases: Mapping[str, Any] | None, depths: int
+    path: Path, name: str, answers: Mapping[str, dict[str, Any]], phases: Mapping[str, Any] | None, depths: int
 ) -> Run:
-    setting = _setting(name, answers[0]["options"], depths)
-    # Named as the answers of a folder are, so that both can be compared request by request.
-    kept = {f"{row['id']}#{row['repeat']}": _kept(row["ids"], row["lines"]) for row in answers}
-    stepped = [row for row in answers if len(row["lines"]) > 1]
+    options = next(iter(answers.values()))["options"]
+    setting = _setting(name, options, depths)
+    kept = {each: _kept(row["ids"], row["lines"]) for each, row in answers.items()}
+    tau = _tau(kept, f"'{path}': '{name}'")
+    stepped = [row for row in answers.values() if len(row["lines"]) > 1]
     samples = tuple(
         Sample(
             replace(setting, context_tok=_context_tok(row)),
@@ -170,16 +222,15 @@ def _row_run(
         )
         for row in stepped
     )
-    steps = sum(sample.steps for sample in samples)
-    known = [sample for sample in samples if sample.setting.context_tok is not None]
-    mean_tok = sum((each.setting.context_tok or 0.0) * each.steps for each in known) / steps if known else None
+    known = [(each.setting.context_tok, each.steps) for each in samples if each.setting.context_tok is not None]
+    mean_tok = sum(tok * steps for tok, steps in known) / sum(steps for _, steps in known) if known else None
     return Run(
         setting=replace(setting, context_tok=mean_tok),
-        tau=_tau(kept, f"'{path}': '{name}'"),
+        tau=tau,
         kept=kept,
-        positions=_positions(answers[0]["options"]),
-        policy=_policy(answers[0]["options"]),
-        step_us=1e6 * sum(row["decode_s"] for row in stepped) / steps,
+        positions=_positions(options),
+        policy=_policy(options),
+        step_us=1e6 * sum(row["decode_s"] for row in stepped) / sum(sample.steps for sample in samples),
         samples=samples,
         phases_us={phase: phases[f"{phase}_us"] for phase in STEP_PHASES} if phases else {},
     )
@@ -193,7 +244,8 @@ def _context_tok(row: Mapping[str, Any]) -> float | None:
 def _setting(name: str, options: Mapping[str, Any], depths: int) -> Setting:
     if options.get("draft") == "none":
         return Setting(name, 0, drafts=False)
-    return Setting(name, options.get("best_first_nodes") or min(options.get("chain_positions") or depths, depths))
+    nodes, positions = (int(options.get(each) or 0) for each in ("best_first_nodes", "chain_positions"))
+    return Setting(name, nodes or min(positions or depths, depths))
 
 
 def _kept(ids: Sequence[int], lines: Sequence[int]) -> tuple[int, int]:
@@ -215,31 +267,34 @@ def _folder(folder: Path) -> tuple[Target, list[Run], float | None, str]:
     path = folder / _SUMMARY
     if not path.is_file():
         raise Missing(f"no '{_SUMMARY}' in '{folder}'", "`spt measure`, called again, finishes a folder")
-    data = path.read_bytes()
+    data = read_file(path)
     summary = read_json(data, str(path))
     check(summary, "measurement", str(path))
     for name, digest in summary["files"].items():
-        if not (folder / name).is_file() or hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
+        if not (folder / name).is_file() or hashlib.sha256(read_file(folder / name)).hexdigest() != digest:
             raise Usage(f"'{folder / name}' is not the file that was measured", "measure again")
     run = _folder_run(folder, summary)
-    deployment = summary["deployment"]
-    target = Target(
-        summary["target"]["digest"], summary["target"]["widen"], deployment.get("dtype", "bfloat16"), _gpu(summary)
-    )
-    return target, [run], None, hashlib.sha256(data).hexdigest()
+    return _folder_target(summary), [run], None, hashlib.sha256(data).hexdigest()
 
 
-def _gpu(summary: Mapping[str, Any]) -> str | None:
-    gpu = summary["card"]["gpu"]
-    return str(gpu) if gpu is not None else None
+def _folder_target(summary: Mapping[str, Any]) -> Target:
+    deployment, of, card = summary["deployment"], summary["target"], summary["card"]
+    more = {"drafter": summary["drafter"], "jitter": of["jitter"], **_card_facts(card)}
+    more |= {name: deployment.get(name) for name in ("mode", "sampling")}
+    return Target(of["digest"], of["widen"], deployment.get("dtype", "bfloat16"), card["gpu"], more)
 
 
 def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     from spt.steps import read_steps
 
     steps = read_steps(folder / "steps.jsonl")
-    answers = read_jsonl((folder / "answers.jsonl").read_bytes(), str(folder / "answers.jsonl"), "answer")
+    path = folder / "answers.jsonl"
+    answers = read_jsonl(read_file(path), str(path), "answer")
+    for number, answer in enumerate(answers, 1):
+        _check_answer(answer, f"{path}: line {number}")
     kept = {f"{answer['request']}#{answer['turn']}": _kept(answer["ids"], answer["lines"]) for answer in answers}
+    if len(kept) != len(answers):
+        raise Usage(f"'{path}' holds an answer twice", "measure again")
     tau = _tau(kept, f"'{folder}'")
     decode_s = sum(answer["decode_s"] for answer in answers)
     options = summary["system"]["options"]
@@ -265,7 +320,10 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     nodes = sum(sample.setting.nodes * sample.steps for sample in samples) / whole
     context_tok = sum((sample.setting.context_tok or 0) * sample.steps for sample in samples) / whole
     setting = Setting(folder.name, nodes, context_tok, drafts=drafts)
-    phases = sum(own.us.sum(0) for own in steps.values()) / whole
+    mean_us = sum(own.us.sum(0) for own in steps.values()) / whole
+    phases_us = dict(zip(STEP_PHASES, mean_us.tolist(), strict=True))
+    if phases_us["verify"] < LEAST_STEP_US:
+        raise Usage(f"'{folder}': its steps took no time to verify", "measure again")
     profile = folder / _PROFILE
     return Run(
         setting=setting,
@@ -275,7 +333,7 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
         policy=_policy(options),
         step_us=1e6 * decode_s / whole,
         samples=samples,
-        phases_us=dict(zip(STEP_PHASES, phases.tolist(), strict=True)),
+        phases_us=phases_us,
         profile=read_profile(profile) if profile.exists() else None,
         folder=folder,
         tree=summary["system"]["tree"],

@@ -1,9 +1,12 @@
 """The pictures of `spt ceiling`: waterfall, tau over node budget, step time against floors.  Needs matplotlib."""
 
+import io
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
+from spt.cli.output import printable
 from spt.curve import Point
 from spt.errors import Missing
 from spt.study import Study
@@ -33,13 +36,18 @@ def draw(study: Study, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise Missing("pictures need matplotlib", "pip install 'specpilot[report]'") from None
-    with mpl.rc_context({"svg.hashsalt": "spt", "svg.fonttype": "none", "font.size": 9}):
+    # The user's names are text: no `$` begins a formula.  Text stays text, so that no glyph of a font can be missing.
+    style: Any = {"svg.hashsalt": "spt", "svg.fonttype": "none", "font.size": 9, "text.parse_math": False}
+    made = io.BytesIO()
+    with mpl.rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         figure = Figure(figsize=(13, 4.2), layout="constrained")
         left, middle, right = figure.subplots(1, 3)
         _draw_waterfall(left, study)
         _draw_tau(middle, study)
         _draw_classes(right, study)
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": "spt"})
+        figure.savefig(made, format="svg", metadata={"Date": None, "Creator": "spt"})
+    path.write_bytes(made.getvalue())
 
 
 def _draw_waterfall(axes: Any, study: Study) -> None:
@@ -53,9 +61,9 @@ def _draw_waterfall(axes: Any, study: Study) -> None:
         )
         axes.text(index, max(speed, before), f"{speed:.0f}", ha="center", va="bottom")
     axes.axhline(study.now.speed, color=_GREY, linewidth=0.8, linestyle="--")
-    axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
+    axes.set_xticks(range(len(names)), [printable(name) for name in names], rotation=20, ha="right")
     axes.set_ylabel("tokens/s")
-    axes.set_title(f"to the {study.now.rates.kind} ceiling, {study.device.name}")
+    axes.set_title(f"to the {study.now.rates.kind} ceiling, {printable(study.device.name)}")
 
 
 def _draw_tau(axes: Any, study: Study) -> None:
@@ -84,5 +92,6 @@ def _draw_classes(axes: Any, study: Study) -> None:
     if most > 0 and math.isfinite(most):
         axes.set_xlim(0, 1.1 * most)
     axes.set_xlabel("us a step")
-    axes.set_title(f"{study.run.setting.name}: step {study.run.step_us:.0f} us, floors {study.now.floor_us:.0f} us")
+    times = f"step {study.run.step_us:.0f} us, floors {study.now.floor_us:.0f} us"
+    axes.set_title(f"{printable(study.run.setting.name)}: {times}")
     axes.legend()

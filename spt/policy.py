@@ -11,6 +11,7 @@ Policy
 POSITIONS 0 stands for all that the drafter proposes.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from spt.errors import Usage
 __all__ = ["Chain", "Confident", "Length", "Levels", "Policy", "Shared", "Tree", "parse_policy", "running_policy"]
 
 MOST_NODES, MOST_POSITIONS, MOST_WIDTH = 1023, 64, 64
+_MOST_CHARACTERS = 100
+_NUMBER = re.compile("0|[1-9][0-9]*")
 WIDTH = 8  # as the entry best-first-tree has it
 
 
@@ -125,6 +128,8 @@ Policy = Chain | Tree | Confident | Length | Shared | Levels
 
 def parse_policy(word: str) -> Policy:
     """The policy that a word such as `tree:63:15:16` names; raises Usage in the user's words."""
+    if len(word) > _MOST_CHARACTERS:
+        raise Usage(f"'{word[:20]}...' is no policy: it has {len(word)} characters, of at most {_MOST_CHARACTERS}")
     kind, *numbers = word.split(":")
     if kind not in _GRAMMAR:
         raise Usage(f"'{word}': there is no policy '{kind}'", f"policies are {', '.join(_GRAMMAR)}")
@@ -141,10 +146,13 @@ def running_policy(options: Mapping[str, Any]) -> Policy:
     if get("draft") == "none":
         return Tree(0)
     try:
-        nodes, positions, width = (int(get(f"best_first_{name}")) for name in ("nodes", "positions", "width"))
-        chain, floor = int(get("chain_positions")), float(get("confident_floor"))
-    except (TypeError, ValueError) as error:
-        raise Usage(f"the options of the system that ran are no policy: {error}") from None
+        tree = (("best_first_nodes", _nodes), ("best_first_positions", _positions), ("best_first_width", _width))
+        nodes, positions, width, chain = (
+            _option(name, get(name), limits) for name, limits in (*tree, ("chain_positions", _positions))
+        )
+        floor = _share("confident_floor", str(get("confident_floor")))
+    except _Odd:
+        raise Usage("the options of the system that ran are no policy: 'confident_floor' is no number") from None
     policies: dict[str, Policy] = {
         "chain": Chain(chain),
         "best_first": Tree(nodes, positions, width),
@@ -153,6 +161,17 @@ def running_policy(options: Mapping[str, Any]) -> Policy:
     if get("select") not in policies:
         raise Usage(f"no policy is known for the selection '{get('select')}'", "name one with --policy")
     return policies[get("select")]
+
+
+def _option(name: str, value: Any, limits: tuple[int, int, str]) -> int:
+    """A whole number, or the word for one, within its limits."""
+    least, most, what = limits
+    text = str(value)
+    if isinstance(value, bool) or not _NUMBER.fullmatch(text):
+        raise Usage(f"the options of the system that ran are no policy: {name} is '{text[:20]}'")
+    if len(text) > 9 or not least <= int(text) <= most:
+        raise Usage(f"the options of the system that ran: {name} is '{text[:20]}', outside {least} to {most} {what}")
+    return int(text)
 
 
 # As stock and the entries declare them.
@@ -202,6 +221,8 @@ def _shared(word: str, numbers: Sequence[str]) -> Policy:
 def _levels(word: str, numbers: Sequence[str]) -> Policy:
     (passes,) = _whole(word, numbers[:1], (None,), ((0, 8, "cheap passes"),))
     drafted, _, bonus = numbers[1].partition("/")
+    if numbers[2:3] == ["levels"]:
+        raise Usage(f"'{word}': several levels do not stand within each other", f"for instance `{_EXAMPLES['levels']}`")
     draft = parse_policy(":".join(numbers[2:]))
     if not isinstance(draft, Chain | Tree):
         raise Usage(f"'{word}': drafts of several levels are chains or trees", f"for instance `{_EXAMPLES['levels']}`")
@@ -245,9 +266,9 @@ def _whole(
         if text is None and default is not None:
             numbers.append(default)
             continue
-        if text is None or not (text.isascii() and text.isdigit()):
+        if text is None or not _NUMBER.fullmatch(text):
             raise _Odd
-        if not least <= int(text[:9]) <= most:
+        if len(text) > 9 or not least <= int(text) <= most:
             raise Usage(f"'{word}': '{text}' {what} is outside {least} to {most}")
         numbers.append(int(text))
     return numbers

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from spt.errors import Missing, Usage
-from spt.formats import check, read_json
+from spt.formats import read_file, read_jsonl
 
 __all__ = ["STEP_PHASES", "Profile", "read_profile"]
 
+_LEAST_US = 1e-3
 STEP_PHASES = ("draft", "verify", "accept", "host")
 
 
@@ -44,11 +45,11 @@ def read_profile(path: Path) -> Profile:
     """The mean over all windows of a profile; Missing where there is no file, Usage where it does not hold a step."""
     if not path.is_file():
         raise Missing(f"no profile at '{path}'", "the protocol's `profile` writes one")
-    data = path.read_bytes()
+    data = read_file(path)
     if not data.endswith(b"\n"):
         what = "is cut: its last line has no end" if data else "is empty: no window of steps was finished"
         raise Usage(f"'{path}' {what}", "profile more steps")
-    rows = [_row(line, f"{path}: line {number}") for number, line in enumerate(data.splitlines(), 1)]
+    rows = read_jsonl(data, str(path), "profile")
     phases = {phase: [row for row in rows if row["phase"] == phase] for phase in STEP_PHASES}
     for phase, own in phases.items():
         if not own:
@@ -56,6 +57,8 @@ def read_profile(path: Path) -> Profile:
     walls = {phase: _mean(own, lambda row: row["wall_us"]) for phase, own in phases.items()}
     names = sorted({name for own in phases.values() for row in own for name in row["classes"]})
     us = {name: sum(_class_us(own, name) for own in phases.values()) for name in names}
+    if not any(spent_us >= _LEAST_US for name, spent_us in us.items() if name != "gaps"):
+        raise Usage(f"'{path}' has no kernel that took any time", "profile again")
     verify = phases["verify"]
     return Profile(
         us=us,
@@ -66,12 +69,6 @@ def read_profile(path: Path) -> Profile:
         batch=_mean(verify, lambda row: row["batch"]),
         steps=sum(row["steps"] for row in verify),
     )
-
-
-def _row(line: bytes, where: str) -> dict[str, Any]:
-    row = read_json(line, where)
-    check(row, "profile", where)
-    return dict(row)
 
 
 def _class_us(rows: list[dict[str, Any]], name: str) -> float:

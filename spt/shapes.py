@@ -28,6 +28,7 @@ __all__ = [
 # The kernel classes of a profile, in the order in which they are shown.
 CLASSES = ("gemm", "attention", "recurrent", "head", "drafter", "prefill", "glue", "memcpy", "gaps")
 
+MOST_CONTEXT_TOK = 2**31 - 1
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -123,10 +124,12 @@ def step_work(
     """What a step must do at least, by class.
 
     weight_bits: of the layers' weights, where they are stored in fewer than dtype's; the head keeps its type.
-    Usage for an unknown dtype.
+    Usage for an unknown dtype, and for a context that no request has.
     """
     if dtype not in DTYPE_BYTES:
         raise Usage(f"'{dtype}' is no type of weights", f"known are {', '.join(DTYPE_BYTES)}")
+    if not 0 <= at.context_tok <= MOST_CONTEXT_TOK:
+        raise Usage(f"{at.context_tok:g} tokens of context are outside 0 to {MOST_CONTEXT_TOK}")
     size = DTYPE_BYTES[dtype]
     rows, keys = at.rows, at.context_tok + (at.nodes + 1) / 2
     layer_bytes = target.layer_weights * (size if weight_bits is None else weight_bits / 8)

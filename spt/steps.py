@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spt.errors import Missing, Usage
-from spt.formats import check, read_json
+from spt.formats import check, read_file, read_lines
 
 __all__ = ["PHASES", "Steps", "read_steps"]
 
 PHASES = ("draft", "verify", "accept", "host")
-_COUNTS = ("step", "start", "anchor", "nodes")
-_LISTS = ("path", "tokens")
+# The most that each may be, as the schema has it.
+_COUNTS = {"step": 2**31 - 1, "start": 2**31 - 1, "anchor": 2**32 - 1, "nodes": 65535}
+_LISTS = {"path": 65535, "tokens": 2**32 - 1}
+_MOST_US = 1e12
 _KEYS = {"v", "kind", "request", *_COUNTS, *_LISTS, *(f"{phase}_us" for phase in PHASES)}
 
 
@@ -40,7 +42,9 @@ class Steps:
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> "Steps":
         """From the records of one answer."""
-        start, anchor, nodes = (np.array([row[name] for row in rows], np.int64) for name in _COUNTS[1:])
+        start, anchor, nodes = (
+            np.array([row[name] for row in rows], np.int64) for name in ("start", "anchor", "nodes")
+        )
         path, tokens = (tuple(tuple(row[name]) for row in rows) for name in _LISTS)
         us = np.array([[row[f"{phase}_us"] for phase in PHASES] for row in rows], np.float64)
         return cls(start, anchor, nodes, path, tokens, us)
@@ -51,12 +55,10 @@ def read_steps(path: Path) -> dict[str, Steps]:
     if not path.is_file():
         raise Missing(f"no steps at '{path}'", "`spt measure` writes them")
     rows: dict[str, list[dict[str, Any]]] = {}
-    data = path.read_bytes()
+    data = read_file(path)
     if data and not data.endswith(b"\n"):
         raise Usage(f"'{path}' is cut: its last line has no end", "`spt measure`, called again, goes on from there")
-    for number, line in enumerate(data.splitlines(), 1):
-        where = f"{path}: line {number}"
-        row = read_json(line, where)
+    for row, where in read_lines(data, str(path)):
         if not _plain(row):
             check(row, "steps", where)
         own = rows.setdefault(row["request"], [])
@@ -73,8 +75,11 @@ def _plain(row: Any) -> bool:
         and row.keys() == _KEYS
         and (row["v"], row["kind"]) == (1, "steps")
         and type(row["request"]) is str
-        and all(type(row[name]) is int and row[name] >= 0 for name in _COUNTS)
-        and all(type(row[name]) is list and all(type(one) is int and one >= 0 for one in row[name]) for name in _LISTS)
+        and all(type(row[name]) is int and 0 <= row[name] <= most for name, most in _COUNTS.items())
+        and all(
+            type(row[name]) is list and all(type(one) is int and 0 <= one <= most for one in row[name])
+            for name, most in _LISTS.items()
+        )
         and bool(row["tokens"])
-        and all(type(row[f"{phase}_us"]) in (int, float) and row[f"{phase}_us"] >= 0 for phase in PHASES)
+        and all(type(row[f"{phase}_us"]) in (int, float) and 0 <= row[f"{phase}_us"] <= _MOST_US for phase in PHASES)
     )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from spt.errors import Differs, Missing, Usage
-from spt.formats import check, read_json
+from spt.formats import check, read_file, read_json
 from spt.lattice import Lattice, RequestLattice
 from spt.policy import Confident, Policy, running_policy
 from spt.walk import Walk, Walked, walk
@@ -55,6 +55,6 @@ def policy_that_ran(folder: Path) -> Policy:
     file = folder / "measurement.json"
     if not file.is_file():
         raise Missing(f"'{folder}' holds no 'measurement.json'", "name the folder of a finished measurement")
-    summary = read_json(file.read_bytes(), f"'{file}'")
+    summary = read_json(read_file(file), f"'{file}'")
     check(summary, "measurement", f"'{file}'")
     return running_policy(summary["system"]["options"])

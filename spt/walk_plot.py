@@ -31,7 +31,10 @@ def check_plot(path: Path) -> None:
 
 
 def plot_grid(path: Path, over: Sequence["Walked"], chain: float | None, title: str) -> None:
-    """Writes an SVG file.  over: walks of trees.  chain: the tau of the whole chain."""
+    """Writes an SVG file; Usage where no walk has a tau.  over: walks of trees.  chain: the tau of the whole chain."""
+    curves, nodes = _curves(over)
+    if not nodes:
+        raise Usage("there is no tau to draw: no step of these answers counts", "walk the lattices of longer answers")
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
@@ -40,7 +43,6 @@ def plot_grid(path: Path, over: Sequence["Walked"], chain: float | None, title: 
     with mpl.rc_context({"svg.hashsalt": "spt", "svg.fonttype": "none", "font.family": "sans-serif"}):
         figure = Figure(figsize=_SIZE_INCH, layout="constrained")
         axes = figure.add_subplot()
-        curves, nodes = _curves(over)
         for positions, points in curves.items():
             axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=f"{positions} positions")
         if chain is not None:

@@ -1,7 +1,9 @@
 """Measurements to explain: the shipped rows, folders of a toy target, profiles."""
 
+import contextlib
 import hashlib
 import json
+import tracemalloc
 from pathlib import Path
 
 from spt.deployment import content_digest
@@ -94,3 +96,14 @@ def profile_rows(slower=1.0, without=None):
             row |= {"wall_us": wall_us * window, "profiled_us": wall_us * window * 1.05}
             rows.append({**row, "residual_us": wall_us * window - explained_us, "classes": classes})
     return "".join(json.dumps(row) + "\n" for row in rows if row["phase"] != without)
+
+
+@contextlib.contextmanager
+def held_within(most_bytes):
+    """Fails where what Python and numpy held at once is more than that."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most_bytes
+    finally:
+        tracemalloc.stop()

@@ -12,16 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spt.ceiling import Models, ceiling, floors_us, rates_of, sweep
+from spt.cli.output import printable
 from spt.cost import Sample, Setting, fit
-from spt.curve import Point, ratio_interval, run_point, tau_of
+from spt.curve import Point, ratio_interval, run_point, tau_of, walked_levels
+from spt.deployment import content_digest
 from spt.devices import TABLE, Device, Rates, find_device, measure_cpu
 from spt.errors import Missing, Unsupported, Usage
 from spt.gains import Outlook, plan, worth
+from spt.lattice import read_lattice
 from spt.measured import Run, read_measured
 from spt.pictures import draw, waterfall
-from spt.profile import read_profile
+from spt.profile import Profile, read_profile
 from spt.shapes import Pass
 from spt.study import study
+from tests.fakes.lattice import write_measurement
 from tests.spt.measuring import (
     DFLASH,
     H200,
@@ -253,6 +257,59 @@ def test_the_realised_gain_of_the_tree_was_inside_the_bounds():
     assert seen.gain == pytest.approx(realised, abs=1e-9)
 
 
+@given(
+    st.floats(1.0, 1e7),
+    st.floats(1e-3, 1e7),
+    st.floats(1e-3, 1e7),
+    st.floats(0, 1e6),
+    st.floats(1.0, 16.0),
+)
+def test_a_saving_is_at_most_the_share_of_its_class(step_us, gemm_us, head_us, glue_us, tau):
+    """However long the profiled kernels took beside the live step, no class saves more of it than its share, and the
+    bounds are in order."""
+    us = {"gemm": gemm_us, "head": head_us, "glue": glue_us, "gaps": 3.0}
+    profile = Profile(us, step_us, PHASES, 16.0, 512.0, 1.0, 8)
+    run = a_run(tau, step_us, profile=profile)
+    now = ceiling(MODELS, run, [], TABLE[0].published("bfloat16"), 512)
+    gains = {each.direction: each for each in plan(Outlook(MODELS, now, [], fit(run.samples), 512, run_point(run, 15)))}
+
+    whole_us = max(step_us, gemm_us + head_us + glue_us)
+    for name, part_us in (("w12-weights", gemm_us), ("faster-head", head_us)):
+        found = gains[name]
+        assert 0 <= found.low <= found.gain <= found.high
+        assert 1 / (1 + found.high) >= 1 - part_us / whole_us - 1e-9
+    assert 0 <= gains["fewer-launches"].low <= gains["fewer-launches"].gain <= gains["fewer-launches"].high
+    floor_us = now.floor_us if now.floor_us < step_us else step_us
+    assert step_us / (1 + gains["faster-head"].high) >= floor_us * (1 - 1e-9)
+
+
+def test_a_step_that_its_profile_outlasts_saves_its_share(tmp_path, toy):
+    """By hand: kernels that took ten times the step save what they would save of the step."""
+    folder = measure_toy(tmp_path / "chain", toy)
+    (folder / "profile.jsonl").write_text(profile_rows(slower=10.0))
+    found = study([folder], toy, nodes=(2, 3))
+    w12 = next(each for each in found.plan() if each.direction == "w12-weights")
+    kernels_us = found.now.kernels_us
+    share = 10 * 1.05 * 3500 / kernels_us
+
+    assert kernels_us > 9 * found.run.step_us
+    assert w12.gain == pytest.approx(1 / (1 - share * (1 - 12.02 / 16)) - 1, rel=1e-3)
+
+
+def test_one_answer_has_a_gain_and_no_bounds(tmp_path, toy):
+    """One answer does not tell how answers differ: bounds are unknown, never as narrow as nothing."""
+    folders = [measure_toy(tmp_path / str(count), toy, answers=count) for count in (1, 2)]
+    alone, both = (
+        next(each for each in study([folder], toy, nodes=(4, 8)).plan() if each.direction == "bigger-trees")
+        for folder in folders
+    )
+
+    assert alone.gain is not None
+    assert (alone.low, alone.high) == (None, None)
+    assert "one answer has no interval" in alone.basis
+    assert both.low < both.high or both.gain == 0
+
+
 def test_directions_without_numbers_say_why(h200):
     """Where there is no profile and no lattice, what they would tell has no number."""
     gains = {each.direction: each for each in h200["chain"].plan()}
@@ -289,6 +346,24 @@ def test_pictures_are_the_same_bytes(h200, tmp_path):
     assert [name.split()[-1] for name, _ in steps] == ["AR", "chain", "overhead", "kernel", "tau"]
     assert steps[-1][1] == pytest.approx(h200["chain"].now.speed, rel=1e-12)
     assert b"tau over node budget" in data
+
+
+@pytest.mark.parametrize("name", ["$x^{$", "a$b", "$\\frac$", "\x1b[31mred\x1b[0m", "\u202eevil", "\x07", "文"])
+def test_names_are_text_in_pictures(tmp_path, toy, name, capfd):
+    """Any name of a folder is drawn as it is spelled: no formula, no control character, nothing on the terminal."""
+    folder = measure_toy(tmp_path / name, toy)
+    draw(study([folder], toy, nodes=(2, 3)), tmp_path / "c.svg")
+    text = "".join(ElementTree.fromstring((tmp_path / "c.svg").read_bytes()).itertext())
+
+    assert printable(name) in text
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("context_tok", [1e308, 2.0**31, -1.0, math.inf, math.nan])
+def test_a_context_that_no_request_has(context_tok):
+    """Floors are counted within bounds."""
+    with pytest.raises(Usage, match="tokens of context are outside"):
+        floors_us(MODELS, Pass(0, context_tok), TABLE[0].published("bfloat16"))
 
 
 # --- folders of a toy, with lattices and a profile ---
@@ -361,6 +436,26 @@ def test_bad_measurements_are_named(tmp_path, toy):
         study([good], toy, current="tree")
 
 
+@pytest.mark.parametrize("lines", [(1,), (1, *[3] * 60)])
+def test_lattices_without_a_step_that_counts(tmp_path, toy, lines):
+    """Walks of answers that loop, or have one token, are no points: one line says so."""
+    folder = measure_toy(tmp_path / "chain", toy)
+    said = {"r": ([3, 4], [[5] * count for count in lines])}
+    silent = write_measurement(tmp_path / "silent", said, target=content_digest(toy.target))
+    with pytest.raises(Usage, match="no step of the walked answers counts: they loop, or have one token"):
+        study([folder], toy, lattices=silent)
+    with pytest.raises(Usage, match="no step of the walked answers counts"):
+        walked_levels(read_lattice(silent), 3)
+
+
+def test_drafts_of_any_size_are_walked_within_the_limits(tmp_path, toy):
+    """A run of more rows than a policy may have is walked with as many as one may."""
+    folder = measure_toy(tmp_path / "chain", toy)
+    points = walked_levels(read_lattice(folder), 65535)
+
+    assert {point.policy.rpartition("tree:")[2] for point in points} == {"1023:0:4"}
+
+
 def test_bad_profiles_are_named(tmp_path):
     """A profile without a phase, a cut one, an empty one, one of another form."""
     path = tmp_path / "profile.jsonl"
@@ -417,7 +512,7 @@ def test_rows_that_are_cut(tmp_path, cut):
     plain.write_bytes(gzip.decompress(H200.read_bytes())[: cut * 7])
     with pytest.raises(Usage, match="cut"):
         read_measured([plain], 15)
-    plain.write_text('{"kind": "answer"}\n')
+    plain.write_text('{"kind": "check"}\n')
     with pytest.raises(Usage, match="lacks 'about'"):
         read_measured([plain], 15)
 
@@ -430,7 +525,7 @@ def test_a_ratio_of_taus_by_the_same_answers_has_no_noise_of_its_own(pairs, time
     """Where every answer gains by the same factor, the interval is that factor alone."""
     before = {str(index): (float(tokens), float(steps)) for index, (tokens, steps) in enumerate(pairs)}
     after = {name: (tokens * times, steps) for name, (tokens, steps) in before.items()}
-    ratio, low, high = ratio_interval(before, after)
+    ratio, (low, high) = ratio_interval(before, after)
 
     assert ratio == pytest.approx(times)
     assert low == pytest.approx(high)
@@ -444,5 +539,10 @@ def test_no_step_is_no_tau():
     with pytest.raises(Usage, match="zero tokens"):
         tau_of({"a": (0.0, 0.0)})
     assert tau_of({"a": (6.0, 2.0)}) == (3.0, None)
+    for before, after in ((dict(list(KEPT.items())[:1]), KEPT), (KEPT, {"a": (3.0, 1.0), "b": (0.0, 0.0)})):
+        assert ratio_interval(before, after)[1] is None
+        assert ratio_interval(after, before)[1] is None
+    low, high = ratio_interval(KEPT, {"c": (6.0, 2.0), "d": (9.0, 2.0)})[1]
+    assert low < high
     with pytest.raises(Usage, match="expected tau"):
         ratio_interval(KEPT, {})

@@ -140,7 +140,7 @@ def test_a_prediction_is_met_by_a_run_of_its_policy(ceiling, tmp_path, toy):
 def test_a_speed_above_its_ceiling_is_an_exit_code(ceiling, tmp_path, toy):
     """A wrong model is said, with exit code 1, and its numbers stay as they are."""
     folder = measure_toy(tmp_path / "fast", toy)
-    rows = [json.loads(line) | {"decode_s": 1e-10} for line in (folder / "answers.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) | {"decode_s": 1e-8} for line in (folder / "answers.jsonl").read_text().splitlines()]
     (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     change_summary(folder, gpu="NVIDIA H200")
     told = ceiling(folder, "--json")

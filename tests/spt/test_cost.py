@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -269,3 +270,26 @@ def test_a_policy_without_fixed_rows_has_no_step(word):
     """What has no number of rows of its own, and what is no policy, is refused in the user's word."""
     with pytest.raises(Usage, match=word):
         setting_of(word, 15, MADE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 65535), st.one_of(st.none(), st.floats(0, 2**31)), st.floats(-3, 12)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_times_of_any_size_are_fitted(rows):
+    """Whatever lies within the bounds of a step is fitted, and what does not is refused before the solver sees it."""
+    samples = [
+        Sample(Setting(str(index), nodes, tok, drafts=nodes > 0), 10**power)
+        for index, (nodes, tok, power) in enumerate(rows)
+    ]
+    model = fit(samples)
+
+    assert model.coefficients
+    assert all(us >= 0 and math.isfinite(us) for us in model.coefficients.values())
+    for step_us in (0, 1e-160, 9e-4, 2e12, 1e308, math.inf, math.nan):
+        with pytest.raises(Usage, match="is no time"):
+            fit([*samples, Sample(Setting("odd", 0), step_us)])

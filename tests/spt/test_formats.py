@@ -1,5 +1,6 @@
 """Strict text: what a record has no use for is refused, in one line that names file and place."""
 
+import gzip
 import json
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spt.errors import Usage
-from spt.formats import MAX_YAML_BYTES, canonical, check, read_json, read_jsonl, read_yaml, write_jsonl
+from spt.formats import MAX_YAML_BYTES, canonical, check, read_file, read_json, read_jsonl, read_yaml, write_jsonl
 
 
 @pytest.mark.parametrize(
@@ -131,3 +132,36 @@ def test_a_missing_key_is_named():
     """What is absent is said by name."""
     with pytest.raises(Usage, match="key 'base_tree' is missing"):
         check({}, "lock", "f")
+
+
+ANSWER = {"v": 1, "kind": "answer", "request": "r", "turn": 0, "prompt_tok": 1, "reason": "stop", "lines": [1]} | {
+    "prefill_s": 0.1,
+    "decode_s": 0.1,
+}
+ODD = st.one_of(st.floats(allow_nan=False), st.booleans(), st.text(), st.none(), st.integers(2**32, 2**64 - 1))
+
+
+@given(st.lists(st.integers(0, 2**32 - 1)), st.integers(0), ODD)
+def test_lists_of_whole_numbers_are_looked_at_item_by_item(numbers, at, odd):
+    """A list is what its schema says, or the first item that is not is named; 3.0 is no whole number, nor is true."""
+    check({**ANSWER, "ids": numbers}, "answer", "f")
+    at %= len(numbers) + 1
+    with pytest.raises(Usage, match=f"f: 'ids.{at}' is "):
+        check({**ANSWER, "ids": [*numbers[:at], odd, *numbers[at:]]}, "answer", "f")
+    with pytest.raises(Usage, match=r"f: 'turn' is 3\.0, not a whole number"):
+        check({**ANSWER, "ids": numbers, "turn": 3.0}, "answer", "f")
+
+
+def test_a_file_is_held_within_its_bound(tmp_path):
+    """Packed and plain files are read whole up to a bound, and no further; what is packed badly is said."""
+    (tmp_path / "plain").write_bytes(b"x" * 100)
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(b"x" * 100))
+    for name in ("plain", "packed.gz"):
+        assert read_file(tmp_path / name, 100) == b"x" * 100
+        with pytest.raises(Usage, match=f"{name}' holds more than 99 bytes"):
+            read_file(tmp_path / name, 99)
+    (tmp_path / "bad.gz").write_bytes(b"x" * 100)
+    with pytest.raises(Usage, match="cannot be unpacked"):
+        read_file(tmp_path / "bad.gz")
+    with pytest.raises(Usage, match="is no regular file"):
+        read_file(tmp_path)

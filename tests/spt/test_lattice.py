@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from spt.errors import Missing, SptError, Usage
 from spt.lattice import Origin, looped, read_lattice
 from spt.steps import Steps
 from tests.fakes.lattice import DRAFTER, TARGET, some_ranks, write_lattice, write_measurement, write_summary
+from tests.spt.measuring import held_within
 
 TOKENS, START = list(range(100, 112)), 4
 ANSWERS = {"a": ([5, 6, 7], [[8], [9, 10], [11]]), "b": ([5], [[12]])}
@@ -93,15 +96,28 @@ def test_every_changed_byte_is_seen(file):
         ({"first": 5}, "under the name of the first"),
         ({"part": 1}, "part 2 of a lattice"),
         ({"parts": 2}, "part 2 of 2"),
+        ({"depths": 32767, "ranks": 32767}, "is cut"),
+        ({"tokens": 2**31 - 1}, "is cut"),
+        ({"positions": 2**31 - 1}, "is cut"),
+        *(
+            ({name: most}, f"'{name}' is {most}")
+            for name in ("depths", "ranks", "positions", "tokens")
+            for most in (2**40, 2**62, 3.0, 13.0, 1e18, True)
+        ),
+        *(
+            ({name: most}, f"'{name}' is {most}")
+            for name in ("start", "first", "parts", "block", "vocabulary")
+            for most in (2**62, 13.0)
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(tmp_path, changes, problem):
-    """A lattice of other models, or one whose header lies, says what is wrong in one line."""
+    """A lattice of other models, or one whose header lies, says what is wrong in one line, and no array is made."""
     path = tmp_path / "a.lattice"
     write_lattice(path, TOKENS, START, *some_ranks(8, 3, 4, 512), header=changes)
-    with pytest.raises(SptError) as caught:
+    with held_within(64 << 20), pytest.raises(SptError) as caught:
         read_lattice(path, ORIGIN)
-    assert problem in caught.value.message
+    assert problem.replace("True", "a truth value") in caught.value.message
     assert "\n" not in caught.value.message
 
 
@@ -175,6 +191,50 @@ def test_a_folder_that_is_not_finished_or_was_changed_is_refused(tmp_path):
     (folder / "measurement.json").unlink()
     with pytest.raises(Missing, match="no finished measurement"):
         read_lattice(folder)
+
+
+FOREIGN = [
+    ({"target": {"digest": "c" * 64, "widen": 1, "jitter": 0}}, "another target"),
+    ({"target": {"digest": TARGET, "widen": 8, "jitter": 0}}, "another widening"),
+    ({"target": {"digest": TARGET, "widen": 1, "jitter": 7}}, "another jitter"),
+    ({"drafter": "c" * 64}, "another drafter"),
+    ({"deployment": {"mode": "fast"}}, "has mode exact, and its folder's 'measurement.json' fast"),
+    ({"deployment": {"dtype": "bfloat16"}}, "has dtype float32, and its folder's 'measurement.json' bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("change", "problem"), FOREIGN)
+def test_a_folder_holds_lattices_of_what_it_measured(tmp_path, change, problem):
+    """Lattices of other models, mode or type than the summary names are refused, though all of them agree."""
+    folder = write_measurement(tmp_path / "m", ANSWERS)
+    summary = json.loads((folder / "measurement.json").read_text())
+    (folder / "measurement.json").write_text(json.dumps(summary | change))
+    with pytest.raises(Usage, match=problem):
+        read_lattice(folder)
+
+
+def test_a_folder_without_answers_is_refused(tmp_path):
+    """A measurement of nothing has no lattice."""
+    with pytest.raises(Usage, match="holds no answer"):
+        read_lattice(write_measurement(tmp_path / "m", {}))
+
+
+def test_only_files_are_lattices(tmp_path):
+    """A pipe or a device is never opened, whether it is named, or lies among the parts of a folder."""
+    pipe = tmp_path / "pipe.lattice"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero"), Path("/dev/full")):
+        with pytest.raises(Usage, match="is no regular file"):
+            read_lattice(path)
+    folder = write_measurement(tmp_path / "m", ANSWERS)
+    for file in ("lattices/00000.lattice", "steps.jsonl", "answers.jsonl", "measurement.json"):
+        kept = (folder / file).read_bytes()
+        (folder / file).unlink()
+        os.mkfifo(folder / file)
+        with pytest.raises(SptError):
+            read_lattice(folder)
+        (folder / file).unlink()
+        (folder / file).write_bytes(kept)
 
 
 def test_a_part_of_sixteen_mebibytes_is_refused(tmp_path):

@@ -56,6 +56,13 @@ REFUSED = {
     "levels:1:0.9/:chain": "is no policy",
     "levels:1:0.9:length:1:2": "drafts of several levels are chains or trees",
     "chain:٣": "is no policy",
+    "chain:08": "is no policy",
+    "tree:0000000000099999:0:32": "is no policy",
+    "tree:00": "is no policy",
+    "shared:0000000000999999:2:0:32": "is no policy",
+    "levels:00000000099999:0.9:chain": "is no policy",
+    "tree:1000000000": "'1000000000' nodes is outside",
+    "levels:1:0.9:levels:1:0.9:chain": "several levels do not stand within each other",
 }
 
 
@@ -65,6 +72,16 @@ def test_a_word_that_means_nothing_is_refused(word):
     with pytest.raises(Usage, match=REFUSED[word]) as caught:
         parse_policy(word)
     assert f"'{word}'" in caught.value.message or caught.value.message.startswith("'': ")
+
+
+@pytest.mark.parametrize(
+    "word", ["levels:1:0.9:" * 800 + "chain", "tree:" + "0" * 5000, "tree:" + "9" * 5000, "x" * 101]
+)
+def test_a_long_word_is_no_policy(word):
+    """However long a word is, it is refused before it is read, in a short line."""
+    with pytest.raises(Usage, match=rf"is no policy: it has {len(word)} characters, of at most 100") as caught:
+        parse_policy(word)
+    assert len(caught.value.message) < 100
 
 
 def declared(path):
@@ -89,3 +106,18 @@ def test_options_name_the_policy_that_ran():
     assert running_policy({"draft": "none", "select": "best_first"}) == Tree(0)
     with pytest.raises(Usage, match="no policy is known for the selection 'sideways'"):
         running_policy({"select": "sideways"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("best_first_nodes", value) for value in (10**18, "1024", -1, "-1", 3.7, True, None, [], "0" * 20, "9" * 9)),
+        *(("best_first_width", value) for value in (0, 65)),
+        ("chain_positions", 65),
+        *(("confident_floor", value) for value in (-1, 2, "nan", "much", [])),
+    ],
+)
+def test_options_have_the_limits_of_words(name, value):
+    """What a record says that ran is walked within the limits of a policy that a user names, or not at all."""
+    with pytest.raises(Usage, match=name):
+        running_policy({"select": "confident", name: value})

@@ -99,6 +99,19 @@ def test_a_grid_and_its_picture(folder, tmp_path):
     assert drawn == (tmp_path / "tau.svg").read_bytes()
 
 
+@pytest.mark.parametrize("ids", [[5], [5] * 40], ids=["one token", "a loop"])
+def test_answers_without_a_step_that_counts(tmp_path, ids):
+    """They have no tau: tables have none, and there is no picture of nothing."""
+    folder = write_measurement(tmp_path / "m", {"r": ([3, 4], [[each] for each in ids])})
+    ran = spt("walk", folder, "--grid", "--width", 4, cwd=tmp_path)
+    drawn = spt("walk", folder, "--grid", "--width", 4, "--plot", tmp_path / "z.svg", cwd=tmp_path)
+
+    assert ran.code == 0
+    assert "the whole chain has tau -" in ran.out
+    assert errors_well(drawn, 2, "there is no tau to draw")
+    assert not (tmp_path / "z.svg").exists()
+
+
 @pytest.mark.parametrize(
     ("policy", "options"),
     [
