@@ -1,7 +1,7 @@
 """What was measured of one deployment: the folders of `spt measure`, and files of `benchmarks.speed`, by setting."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -50,6 +50,7 @@ class Run:
     tau: tokens a step without loops, and `kept` the same by answer.  positions: drafted depths, 0 for all.
     policy: what ran, in the words of `spt walk`; None where that has none.
     step_us: wall clock a step of the live run.  phases_us: by phase, beside the clock; empty where nobody asked.
+    date: when it was measured, in UTC, to the second; None where nobody says.
     folder: where lattices lie; None for rows.
     """
 
@@ -64,6 +65,7 @@ class Run:
     profile: Profile | None = None
     folder: Path | None = None
     tree: str | None = None
+    date: str | None = None
 
     @property
     def speed(self) -> float:
@@ -150,8 +152,17 @@ def _rows(path: Path, depths: int) -> tuple[Target, list[Run], float | None, str
         if row["key"] != about["key"]:
             raise Usage(f"{where}: its key is not that of the file's other runs", "keep each in a file of its own")
     phases = {row["setting"]: row for _, row in rows["phases"] if row["steps"]}
-    runs = [_row_run(path, name, own, phases.get(name), depths) for name, own in _answers(rows["answer"]).items()]
+    dates = {int(each["run"]): str(each["card"]["date"]) for _, each in rows["about"] if "date" in each.get("card", {})}
+    runs = [
+        replace(_row_run(path, name, own, phases.get(name), depths), date=_first_date(own.values(), dates))
+        for name, own in _answers(rows["answer"]).items()
+    ]
     return _row_target(about), runs, about["copy_bytes_s"], hashlib.sha256(data).hexdigest()
+
+
+def _first_date(answers: Iterable[Mapping[str, Any]], dates: Mapping[int, str]) -> str | None:
+    """When the first run that gave one of these answers began."""
+    return min((dates[row["run"]] for row in answers if row["run"] in dates), default=None)
 
 
 def _row_target(about: Mapping[str, Any]) -> Target:
@@ -337,6 +348,7 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
         profile=read_profile(profile) if profile.exists() else None,
         folder=folder,
         tree=summary["system"]["tree"],
+        date=summary["date"],
     )
 
 

@@ -147,8 +147,9 @@ def _digest(record: dict[str, Any]) -> str:
 def check_predictions(record: Any, runs: Sequence["Run"], targets: Collection[str], where: str) -> list[Checked]:
     """Every predicted setting that was measured; targets: the digests that name what the runs are of.
 
-    A run that the model was fitted on confirms nothing and is passed over.  Usage for a file that was changed, that is
-    of another target, that was fitted on what it predicts, or of which nothing was measured.
+    A run that the model was fitted on, or that was measured before, confirms nothing and is passed over.  Usage for a
+    file that was changed, that is of another target, that was fitted on what it predicts, or of which nothing was
+    measured since.
     """
     check(record, "prediction", where)
     _refuse_changed(record, where)
@@ -159,11 +160,13 @@ def check_predictions(record: Any, runs: Sequence["Run"], targets: Collection[st
         if each["setting"] in fitted:
             raise Usage(f"{where}: '{each['setting']}' was fitted on, so that it proves nothing")
     plain = next((run for run in runs if not run.setting.drafts), None)
-    fresh = [run for run in runs if run.setting.name not in fitted]
+    fresh = [run for run in runs if run.setting.name not in fitted and (run.date is None or run.date >= record["date"])]
     pairs = [(each, _run_of(each, fresh)) for each in record["predictions"]]
     found = [_checked(each, run, plain) for each, run in pairs if run is not None]
     if not found:
-        raise Usage(f"{where}: none of its settings was measured", "run them, and name their measurement")
+        raise Usage(
+            f"{where}: none of its settings was measured since {record['date']}", "run them, and name their measurement"
+        )
     return found
 
 

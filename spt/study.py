@@ -223,7 +223,7 @@ def lattices_of(
 ) -> "Lattice | None":
     """What is walked: the lattices of `folder`, else of a source, that of the run `first` before others; None for none.
 
-    Usage for lattices of another target, or of one that is widened otherwise.
+    Usage for lattices of another target or drafter, or of a target that is widened or jittered otherwise.
     """
     from spt.lattice import LATTICES, read_lattice
 
@@ -232,11 +232,14 @@ def lattices_of(
     if folder is None and not own:
         return None
     lattice = read_lattice(folder or own[0])
-    if (lattice.origin.target, lattice.origin.widen) != (content_digest(subject.target), subject.widen):
-        raise Usage(
-            f"the lattices of '{folder or own[0]}' are of another target than '{subject.target}'",
-            "--target and --widen name the one that was measured",
-        )
+    origin, where = lattice.origin, f"the lattices of '{folder or own[0]}'"
+    if (origin.target, origin.widen) != (content_digest(subject.target), subject.widen):
+        hint = "--target and --widen name the one that was measured"
+        raise Usage(f"{where} are of another target than '{subject.target}'", hint)
+    if subject.drafter is None or origin.drafter != content_digest(subject.drafter):
+        raise Usage(f"{where} are of another drafter than '{subject.drafter}'", "--drafter names it")
+    if (jitter := measured.target.more.get("jitter")) not in (None, origin.jitter):
+        raise Usage(f"{where} are of a target with the jitter {origin.jitter}, and {jitter} was measured")
     return lattice
 
 

@@ -68,10 +68,12 @@ def write_lattice(path, tokens, start, ids, logprobs, vocabulary=512, parts=1, h
     return paths
 
 
-def write_measurement(folder, answers, depths=3, ranks=4, vocabulary=512, logprobs=None, target=TARGET):
+def write_measurement(
+    folder, answers, depths=3, ranks=4, vocabulary=512, logprobs=None, target=TARGET, drafter=DRAFTER
+):
     """Writes a folder of answers {request: (prompt, [ids of each line])}, with random ranks where none are given.
 
-    logprobs: {request: (ids, logprobs)}.  target: the digest that lattices and summary name.
+    logprobs: {request: (ids, logprobs)}.  target, drafter: the digests that lattices and summary name.
     Every step accepts its drafts by rank 0, whatever the ranks are.
     """
     folder = Path(folder)
@@ -83,7 +85,7 @@ def write_measurement(folder, answers, depths=3, ranks=4, vocabulary=512, logpro
         tokens = [*prompt, *ids]
         held = (logprobs or {}).get(request) or some_ranks(len(ids), depths, ranks, vocabulary, number)
         file = folder / "lattices" / f"{number:05}.lattice"
-        header = {"request": f"{request}#0", "target": of}
+        header = {"request": f"{request}#0", "target": of, "drafter": drafter}
         write_lattice(file, tokens, len(prompt), *held, vocabulary=vocabulary, header=header)
         positions += len(ids)
         times = {"prefill_s": 0.5, "decode_s": 1.5}
@@ -97,11 +99,11 @@ def write_measurement(folder, answers, depths=3, ranks=4, vocabulary=512, logpro
             start += len(line)
     for name, rows in (("answers.jsonl", records), ("steps.jsonl", steps)):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_summary(folder, positions, depths, ranks, of)
+    write_summary(folder, positions, depths, ranks, of, drafter)
     return folder
 
 
-def write_summary(folder, positions, depths, ranks, target=None):
+def write_summary(folder, positions, depths, ranks, target=None, drafter=DRAFTER):
     """Writes `measurement.json` for the files as they are; its counts are not those of the answers."""
     tau = {"tau": 1.0, "tau_all": 1.0}
     names = ("answers", "tokens", "looped_tokens", "steps", "step_tokens", "kept_steps", "kept_tokens")
@@ -117,7 +119,7 @@ def write_summary(folder, positions, depths, ranks, target=None):
         "system": {"tree": "c" * 40, "options": {}},
         "stock": {"tree": "c" * 40, "options": {}},
         "target": target or {"digest": TARGET, "widen": 1, "jitter": 0},
-        "drafter": DRAFTER,
+        "drafter": drafter,
         "counts": counts,
         "families": {"toy": counts},
         "times": {"prefill_s": 0.5, "decode_s": 1.5, "lattice_s": 0.1},

@@ -62,7 +62,8 @@ def measure_toy(folder, toy, lines=(1, 3, 2, 1, 4, 2), answers=2, times=None, op
             ids.append([7 + (token + at) % 500 for at in range(count)])
             token += count
         said[f"r{index}"] = ([3, 4, 5], ids)
-    write_measurement(folder, said, target=content_digest(toy.target))
+    digests = {"target": content_digest(toy.target), "drafter": content_digest(toy.drafter)}
+    write_measurement(folder, said, **digests)
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     rows = [{**row, **(times or {f"{phase}_us": us for phase, us in PHASES.items()})} for row in steps]
     (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -441,7 +441,8 @@ def test_lattices_without_a_step_that_counts(tmp_path, toy, lines):
     """Walks of answers that loop, or have one token, are no points: one line says so."""
     folder = measure_toy(tmp_path / "chain", toy)
     said = {"r": ([3, 4], [[5] * count for count in lines])}
-    silent = write_measurement(tmp_path / "silent", said, target=content_digest(toy.target))
+    digests = {"target": content_digest(toy.target), "drafter": content_digest(toy.drafter)}
+    silent = write_measurement(tmp_path / "silent", said, **digests)
     with pytest.raises(Usage, match="no step of the walked answers counts: they loop, or have one token"):
         study([folder], toy, lattices=silent)
     with pytest.raises(Usage, match="no step of the walked answers counts"):

@@ -10,6 +10,7 @@ from tests.smollm2 import gguf
 from tests.spt.measuring import DRAFTER, H200, change_summary, measure_toy, profile_rows, write_toy
 from tests.spt.toys import errors_well, spt
 
+LATER = "2100-01-01T00:00:00+00:00"  # than any prediction that a test writes
 PLAIN = {"draft_us": 0.0, "verify_us": 3000.0, "accept_us": 100.0, "host_us": 50.0}
 
 
@@ -82,7 +83,7 @@ def test_predictions_are_written_once_and_checked(ceiling, measured, tmp_path, t
     new = measure_toy(tmp_path / "tree", toy, options={"select": "best_first"})
     rows = [json.loads(line) | {"nodes": 7} for line in (new / "steps.jsonl").read_text().splitlines()]
     (new / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    change_summary(new, gpu="NVIDIA H200")
+    change_summary(new, gpu="NVIDIA H200", date=LATER)
     checked = answer(ceiling(measured, new, "--check", file, "--json"))
 
     assert json.loads(file.read_text()) == record
@@ -128,6 +129,8 @@ def test_a_prediction_is_met_by_a_run_of_its_policy(ceiling, tmp_path, toy):
 
     options = {"select": "best_first", "best_first_nodes": 3, "best_first_width": 4}
     run = measure_toy(tmp_path / "any name", toy, options=options)
+    assert errors_well(ceiling(plain, chain, run, "--check", file), 2, "none of its settings was measured since")
+    change_summary(run, gpu="NVIDIA H200", date=LATER)
     checked = ceiling(plain, chain, run, "--check", file, "--json")
     (found,) = json.loads(checked.out)
     assert found["name"] == "tree:3:0:4"

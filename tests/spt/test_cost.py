@@ -242,6 +242,15 @@ def test_a_file_that_nobody_wrote_so_is_refused(record, change, why):
         check_predictions(changed, came, {"t" * 64}, "here")
 
 
+def test_what_was_measured_before_was_not_predicted(record):
+    """A run from before the prediction was written is passed over; one of the same second counts."""
+    (run,) = runs_of(Sample(Setting("47@700x2", 47, 700, 2), 5000.0))
+
+    with pytest.raises(Usage, match="measured since 2026-12-01T00:00:00"):
+        check_predictions(record, [replace(run, date="2026-11-30T23:59:59+00:00")], {"t" * 64}, "here")
+    assert check_predictions(record, [replace(run, date="2026-12-01T00:00:00+00:00")], {"t" * 64}, "here")
+
+
 def test_another_context_confirms_nothing(record):
     """Rows and batch alike at far more tokens of context are another setting."""
     far = runs_of(Sample(Setting("x", 23, 5120.0), made_us(Setting("", 23, 5120))))
