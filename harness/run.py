@@ -34,16 +34,18 @@ _MOST_KEY_BYTES, _MOST_FULL_BYTES = 4 << 10, 64 << 20
 # noted(request, answer): looks at an answer before it is kept, and may put more into it.
 Noted = Callable[[Request, dict[str, Any]], None]
 
+_MOST_TOK, _MOST_ID = 2**31 - 1, 2**32 - 1
+
 ANSWER = record(
     {
         "v": constant(1),
         "kind": constant("answer"),
         "request": shape.text,
         "turn": integer(),
-        "prompt_tok": integer(1),
-        "ids": items(integer()),
+        "prompt_tok": integer(1, _MOST_TOK),
+        "ids": items(integer(0, _MOST_ID)),
         "reason": one_of("stop", "length", "cancelled"),
-        "lines": items(integer(1)),
+        "lines": items(integer(1, _MOST_TOK)),
         "prefill_s": number(0),
         "decode_s": number(0),
     },
