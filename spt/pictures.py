@@ -6,9 +6,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from spt.cli.output import printable
 from spt.curve import Point
 from spt.errors import Missing
+from spt.printable import printable
 from spt.study import Study
 
 __all__ = ["draw", "waterfall"]

@@ -1,7 +1,6 @@
 """What commands print: data on standard output, talk on standard error, colour never carrying meaning."""
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,17 +9,11 @@ from typing import Any
 
 import click
 
-__all__ = ["counted", "data", "left_out", "print_json", "printable", "say", "show_path", "table"]
+from spt.printable import printable
 
-# Control characters of both sets, line breaks, marks that change the direction of text, bytes that were no text.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+__all__ = ["counted", "data", "left_out", "print_json", "say", "show_path", "table"]
 
 _NAMED = 5  # files that a note names before it counts
-
-
-def printable(text: str) -> str:
-    """The text as one line that cannot steer a terminal: what is not to be printed is shown as an escape."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def data(text: str) -> None:

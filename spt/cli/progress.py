@@ -5,7 +5,8 @@ import time
 from types import TracebackType
 from typing import Any
 
-from spt.cli.output import printable, say
+from spt.cli.output import say
+from spt.printable import printable
 
 __all__ = ["Progress"]
 

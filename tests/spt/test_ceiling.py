@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spt.ceiling import Models, ceiling, floors_us, rates_of, sweep
-from spt.cli.output import printable
 from spt.cost import Sample, Setting, fit
 from spt.curve import Point, ratio_interval, run_point, tau_of, walked_levels
 from spt.deployment import content_digest
@@ -22,6 +21,7 @@ from spt.gains import Outlook, plan, worth
 from spt.lattice import read_lattice
 from spt.measured import Run, read_measured
 from spt.pictures import draw, waterfall
+from spt.printable import printable
 from spt.profile import Profile, read_profile
 from spt.shapes import Pass
 from spt.study import study

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spt.cli.output import printable
+from spt.printable import printable
 from tests.spt.test_verify import CONTRACT
 from tests.spt.toys import card, commit_files, errors_well, evidence_line, git, make_root, snapshot, spt, write
 
