@@ -101,7 +101,7 @@ class Measured:
 def read_measured(sources: Sequence[Path], depths: int, names: Mapping[str, str] = MappingProxyType({})) -> Measured:
     """Every source, which must be of one target, type and device; depths: positions that the drafter proposes.
 
-    names: other digests of a target by that which a folder names it by (`target_names`), so that rows and folders of
+    names: other digests of a target by that which a folder names it by (`Subject.names`), so that rows and folders of
     one file can stand side by side.
     Missing for a source that is not there; Usage for one that is cut, empty or of something else than those before it,
     as far as both say what they are of.

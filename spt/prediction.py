@@ -4,7 +4,8 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spt.cost import CostModel, Estimate, Sample, Setting
 from spt.errors import Usage
@@ -13,8 +14,18 @@ from spt.formats import canonical, check
 if TYPE_CHECKING:
     from spt.curve import Point
     from spt.measured import Run
+    from spt.study import Subject
 
-__all__ = ["GOAL", "Checked", "check_predictions", "predict_file", "setting_at", "setting_of"]
+__all__ = [
+    "GOAL",
+    "Checked",
+    "Wanted",
+    "check_predictions",
+    "foresee",
+    "predict_file",
+    "setting_at",
+    "setting_of",
+]
 
 GOAL = 0.03  # of the error, on a device
 MOST = 10**7  # nodes, tokens of context or requests
@@ -78,6 +89,46 @@ def setting_of(word: str, depths: int, samples: Sequence[Sample]) -> Setting:
     steps = sum(count for _, count in known)
     context_tok = sum(tok * count for tok, count in known) / steps if steps else None
     return Setting(word, nodes, context_tok, drafts=nodes > 0)
+
+
+class Wanted(NamedTuple):
+    """What is to be predicted, in words.
+
+    at: NODES[:CONTEXT[:BATCH]].  policies: those of `spt walk`.  hold: settings that were measured, out of the fit.
+    """
+
+    at: Sequence[str]
+    policies: Sequence[str]
+    hold: Sequence[str]
+
+
+def foresee(
+    sources: Sequence[Path], subject: "Subject", wanted: Wanted, lattices: Path | None, date: str
+) -> dict[str, Any]:
+    """The predictions of what is wanted, from measurements and walks; Usage for what was fitted or cannot be walked."""
+    from spt.cost import fit
+    from spt.curve import walk_policies
+    from spt.study import lattices_of, read_subject
+
+    measured = read_subject(sources, subject)
+    held = [measured.run(name).setting for name in wanted.hold]
+    samples = [sample for sample in measured.samples if sample.setting.name not in wanted.hold]
+    policies = [setting_of(word, subject.depths, samples) for word in wanted.policies]
+    _refuse_fitted([run for name, run in measured.runs.items() if name not in wanted.hold], wanted.policies)
+    lattice = lattices_of(measured, subject, lattices) if policies else None
+    if policies and lattice is None:
+        raise Usage("there are no lattices to walk a policy on", "--lattices names a folder of `spt measure`")
+    points = {} if lattice is None else walk_policies(lattice, wanted.policies)
+    settings = [*held, *map(setting_at, wanted.at), *policies]
+    return predict_file(fit(samples), samples, settings, measured.target.digest, date, points)
+
+
+def _refuse_fitted(runs: Iterable["Run"], policies: Iterable[str]) -> None:
+    """Usage for a policy whose steps the model would be fitted on."""
+    fitted = {run.policy: run.setting.name for run in runs}
+    for word in policies:
+        if (name := fitted.get(_policy_of(word))) is not None:
+            raise Usage(f"'{word}' was measured, as '{name}'", f"--hold {name} leaves it out of the fit")
 
 
 def predict_file(

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,9 @@ __all__ = [
     "ASSUMED_CONTEXT_TOK",
     "Study",
     "Subject",
-    "depths_of",
     "lattices_of",
     "read_subject",
     "study",
-    "target_names",
 ]
 
 ASSUMED_CONTEXT_TOK = 512.0  # where no source recorded a context
@@ -40,6 +39,24 @@ class Subject:
     target: Path
     drafter: Path | None
     widen: int
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the target's content, as folders name it."""
+        return content_digest(self.target)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """`digest` by every digest that a source may name the target by: rows name a file by its bytes."""
+        if not self.target.is_file():
+            return {self.digest: self.digest}
+        with self.target.open("rb") as file:
+            return {self.digest: self.digest, hashlib.file_digest(file, "sha256").hexdigest(): self.digest}
+
+    @property
+    def depths(self) -> int:
+        """Positions that the drafter proposes; 0 without one."""
+        return 0 if self.drafter is None else read_drafter(self.drafter).depths
 
 
 @dataclass(frozen=True)
@@ -145,20 +162,22 @@ def study(
     *,
     current: str | None = None,
     context_tok: float | None = None,
-    device: Device | None = None,
+    gpu: str | None = None,
     nodes: Sequence[int] = NODES,
     lattices: Path | None = None,
 ) -> Study:
     """Reads, walks and counts; Usage, Missing or Unsupported says what is off.
 
-    current: the run to explain; left out, the only one that drafts.  device: left out, the card's.  lattices: a folder
-    of `spt measure`, or a lattice file, to walk; left out, those of a source.
+    current: the run to explain; left out, the only one that drafts.  gpu: a device of the table in place of
+    the card's.  lattices: a folder of `spt measure`, or a lattice file, to walk; left out, those of a source.
     """
     drafter = None if subject.drafter is None else read_drafter(subject.drafter)
     measured = read_subject(sources, subject)
     models = Models(read_decoder(subject.target).widened(subject.widen), drafter, measured.target.dtype)
     run = measured.run(current) if current is not None else _only_drafting(measured)
-    device = device or find_device(measured.target.gpu)
+    if gpu is not None and measured.target.gpu is None:
+        raise Usage(f"'{gpu}': this was measured on a processor", "its floors are those of this machine")
+    device = find_device(gpu or measured.target.gpu)
     known_tok = run.profile.context_tok if run.profile is not None else run.setting.context_tok
     at_tok = next((each for each in (context_tok, known_tok) if each is not None), ASSUMED_CONTEXT_TOK)
     points, walked = _points(measured, run, models, nodes, lattices_of(measured, subject, lattices, run))
@@ -180,20 +199,10 @@ def study(
     )
 
 
-def target_names(target: Path) -> dict[str, str]:
-    """The digest of a target's content by every digest that a source may name it by: rows name a file by its bytes."""
-    content = content_digest(target)
-    if not target.is_file():
-        return {content: content}
-    with target.open("rb") as file:
-        return {content: content, hashlib.file_digest(file, "sha256").hexdigest(): content}
-
-
 def read_subject(sources: Sequence[Path], subject: Subject) -> Measured:
     """The sources, which must be of the subject; Usage for a record of another target, and as `read_measured` does."""
-    names = target_names(subject.target)
-    measured = read_measured(sources, depths_of(subject), names)
-    if measured.target.digest not in names:
+    measured = read_measured(sources, subject.depths, subject.names)
+    if measured.target.digest not in subject.names:
         raise Usage(
             f"the measurement is of another target than '{subject.target}'", "--target names the one that was measured"
         )
@@ -203,11 +212,6 @@ def read_subject(sources: Sequence[Path], subject: Subject) -> Measured:
             "--widen says how wide",
         )
     return measured
-
-
-def depths_of(subject: Subject) -> int:
-    """Positions that the drafter proposes; 0 without one."""
-    return 0 if subject.drafter is None else read_drafter(subject.drafter).depths
 
 
 def _only_drafting(measured: Measured) -> Run:
@@ -233,7 +237,7 @@ def lattices_of(
         return None
     lattice = read_lattice(folder or own[0])
     origin, where = lattice.origin, f"the lattices of '{folder or own[0]}'"
-    if (origin.target, origin.widen) != (content_digest(subject.target), subject.widen):
+    if (origin.target, origin.widen) != (subject.digest, subject.widen):
         hint = "--target and --widen name the one that was measured"
         raise Usage(f"{where} are of another target than '{subject.target}'", hint)
     if subject.drafter is None or origin.drafter != content_digest(subject.drafter):

@@ -82,27 +82,17 @@ def ceiling(
         say(f"note: {note}")
     deployment = chosen.deployment
     models = deployment.models
-    from spt.study import Subject, read_subject, study
+    from spt.prediction import Wanted
+    from spt.study import Subject, study
 
     subject = Subject(models.target, models.drafter, deployment.widen)
     if predict is not None:
-        predictions.predict(sources, subject, predict, predictions.Wanted(at, policy, hold), lattices, as_json)
+        predictions.predict(sources, subject, predict, Wanted(at, policy, hold), lattices, as_json)
     if check is not None:
         predictions.check(sources, subject, check, as_json)
     if predict is not None or check is not None:
         return
-    from spt.devices import find_device
-
-    if gpu is not None and read_subject(sources, subject).target.gpu is None:
-        raise Usage(f"--gpu '{gpu}': this was measured on a processor", "its floors are those of this machine")
-    found = study(
-        sources,
-        subject,
-        current=current,
-        context_tok=context,
-        device=None if gpu is None else find_device(gpu),
-        lattices=lattices,
-    )
+    found = study(sources, subject, current=current, context_tok=context, gpu=gpu, lattices=lattices)
     if plot is not None:
         from spt.pictures import draw
 
@@ -155,6 +145,7 @@ def _show(found: Any) -> None:
         [(name, f"{speed:.0f}", _bar(speed, most)) for name, speed in waterfall(found)],
     )
     _show_classes(now)
+    _show_points(found)
     _show_fastest(found)
     _show_sensitivity(found)
 
@@ -204,6 +195,24 @@ def _show_classes(now: Any) -> None:
         for gap in now.classes
     ]
     table(("class", "us", "floor us", "times", ""), rows)
+
+
+def _show_points(found: Any) -> None:
+    """tau of walked trees over their nodes, a column for each number of positions."""
+    from spt.policy import Tree, parse_policy
+
+    walked = [(parse_policy(each.policy), each.tau) for each in found.points if each.kind == "tree"]
+    trees = {(tree.nodes, tree.positions): tau for tree, tau in walked if isinstance(tree, Tree)}
+    positions = sorted({own for _, own in trees})
+    if not trees:
+        return
+    budgets = sorted({nodes for nodes, _ in trees})
+    taus = [[trees.get((nodes, own)) for own in positions] for nodes in budgets]
+    rows = [
+        (str(nodes), *("-" if tau is None else f"{tau:.2f}" for tau in own))
+        for nodes, own in zip(budgets, taus, strict=True)
+    ]
+    table(("tau of trees: nodes", *(f"{own} positions" for own in positions)), rows)
 
 
 def _show_fastest(found: Any) -> None:

@@ -4,7 +4,7 @@ import datetime
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,31 +12,26 @@ from spt.cli.output import counted, data, print_json, say, table
 from spt.errors import Missing, Usage
 
 if TYPE_CHECKING:
-    from spt.measured import Measured
-    from spt.prediction import Checked
+    from spt.prediction import Checked, Wanted
     from spt.study import Subject
 
-__all__ = ["Wanted", "check", "predict"]
+__all__ = ["check", "predict"]
 
 WIDE = 0.25  # half of a step's interval, from which on it is said
 
 
-class Wanted(NamedTuple):
-    """What is to be predicted, in the words of --at, --policy and --hold."""
-
-    at: Sequence[str]
-    policies: Sequence[str]
-    hold: Sequence[str]
-
-
 def predict(
-    sources: Sequence[Path], subject: "Subject", path: Path, wanted: Wanted, lattices: Path | None, as_json: bool
+    sources: Sequence[Path], subject: "Subject", path: Path, wanted: "Wanted", lattices: Path | None, as_json: bool
 ) -> None:
+    """Predicts, writes and shows."""
+    from spt.prediction import foresee
+
     if not any(wanted):
         raise Usage("nothing is to be predicted", "--at NODES, --policy POLICY, or --hold a setting that was measured")
     if path.exists():
         raise Usage(f"'{path}' is there already", "a prediction is written once, before its setting is run")
-    record = _prediction(sources, subject, wanted, lattices)
+    now = datetime.datetime.now(datetime.UTC)
+    record = foresee(sources, subject, wanted, lattices, now.isoformat(timespec="seconds"))
     path.write_text(json.dumps(record, indent=1) + "\n")
     if as_json:
         print_json(record)
@@ -65,7 +60,7 @@ def _fit_words(record: Mapping[str, Any]) -> Iterator[str]:
     model, fitted = record["model"], record["fitted"]
     yield (
         f"fitted on {counted(fitted['samples'], 'sample')} of {', '.join(fitted['settings'])}; "
-        f"{counted(model['freedom'], 'degree of freedom', 'degrees of freedom')}"
+        f"{counted(model['freedom'], 'degree of freedom', 'degrees of freedom')}, residuals {model['residual_sd']:.2%}"
     )
     if model["left_out"]:
         yield f"left out, since the samples do not tell it from the rest: {', '.join(model['left_out'])}"
@@ -83,46 +78,17 @@ def _width(predicted: Mapping[str, Any]) -> float:
     return 0.0 if ends is None else (ends[1] - ends[0]) / 2 / predicted["step_us"]
 
 
-def _prediction(sources: Sequence[Path], subject: "Subject", wanted: Wanted, lattices: Path | None) -> dict[str, Any]:
-    from spt.cost import fit
-    from spt.curve import walk_policies
-    from spt.prediction import predict_file, setting_at, setting_of
-    from spt.study import depths_of, lattices_of, read_subject
-
-    measured = read_subject(sources, subject)
-    held = [measured.run(name).setting for name in wanted.hold]
-    samples = [sample for sample in measured.samples if sample.setting.name not in wanted.hold]
-    settings = [setting_of(word, depths_of(subject), samples) for word in wanted.policies]
-    lattice = lattices_of(measured, subject, lattices) if settings else None
-    if settings and lattice is None:
-        raise Usage("there are no lattices to walk a policy on", "--lattices names a folder of `spt measure`")
-    points = {} if lattice is None else walk_policies(lattice, wanted.policies)
-    _refuse_fitted(measured, wanted)
-    settings = [*held, *map(setting_at, wanted.at), *settings]
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return predict_file(fit(samples), samples, settings, measured.target.digest, date, points)
-
-
-def _refuse_fitted(measured: "Measured", wanted: Wanted) -> None:
-    """Usage for a policy whose steps the model would be fitted on."""
-    from spt.policy import parse_policy
-
-    fitted = {run.policy: name for name, run in measured.runs.items() if name not in wanted.hold}
-    for word in wanted.policies:
-        if (name := fitted.get(str(parse_policy(word)))) is not None:
-            raise Usage(f"'{word}' was measured, as '{name}'", f"--hold {name} leaves it out of the fit")
-
-
 def check(sources: Sequence[Path], subject: "Subject", path: Path, as_json: bool) -> None:
+    """Shows what came of predictions; exit code 1 where one missed."""
     from spt.formats import read_json
     from spt.prediction import GOAL, check_predictions
-    from spt.study import read_subject, target_names
+    from spt.study import read_subject
 
     if not path.is_file():
         raise Missing(f"no predictions at '{path}'", "--predict writes them")
     measured = read_subject(sources, subject)
     record = read_json(path.read_bytes(), str(path))
-    checked = check_predictions(record, [*measured.runs.values()], target_names(subject.target), f"'{path}'")
+    checked = check_predictions(record, [*measured.runs.values()], subject.names, f"'{path}'")
     came = {each.name for each in checked}
     if left := [each["setting"] for each in record["predictions"] if each["setting"] not in came]:
         say(f"not measured: {', '.join(left)}")

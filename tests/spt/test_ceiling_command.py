@@ -54,6 +54,9 @@ def test_text_and_json_say_the_same(ceiling, measured, tmp_path):
     assert [each["kind"] for each in told["ceilings"]] == ["published", "calibrated"]
     assert told["device"] == "H200 SXM"
     assert f"{told['ceilings'][0]['factors']['kernel']:.2f}" in shown.out
+    walked = {each["policy"]: each["tau"] for each in told["points"]}
+    (row,) = (line.split() for line in shown.out.splitlines() if line.split()[:1] == ["48"])
+    assert row[-1] == f"{walked['tree:48:3:4']:.2f}"  # the last column has all positions
     assert (tmp_path / "c.svg").read_text().startswith("<?xml")
 
 
@@ -171,7 +174,7 @@ def test_mistakes_are_one_line(ceiling, measured, tmp_path, toy):
         ((measured, "--predict", tmp_path / "p.json", "--policy", "bush:9"), 2, "'bush:9'"),
         ((measured, "--predict", tmp_path / "p.json", "--policy", "tree:9:0:9"), 2, "rank"),
         ((other, "--lattices", foreign, "--plan"), 2, "are of another target"),
-        ((other, "--predict", tmp_path / "p.json", "--policy", "chain"), 2, "no lattices to walk"),
+        ((other, "--predict", tmp_path / "p.json", "--policy", "tree:2"), 2, "no lattices to walk"),
         ((measured, "--lattices", tmp_path / "gone"), 4, "gone"),
         ((measured, "--check", tmp_path / "p.json"), 4, "no predictions"),
         ((measured, "--plot", tmp_path / "precious.yaml"), 2, "is no name of a picture"),
