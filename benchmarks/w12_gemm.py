@@ -41,14 +41,13 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-import kernels
 from benchmarks.kernels import SMOKE, Bench, Case, Measure, Pair, Sizes
+from benchmarks.overlay import ENTRIES, overlay
 from benchmarks.rows import read_lines
 from kernels.silu_mul import silu_mul, silu_mul_reference
 
-TREE = Path(__file__).resolve().parents[1] / "entries" / "w12-linear" / "tree" / "kernels"
-if str(TREE) not in kernels.__path__:
-    kernels.__path__.append(str(TREE))
+TREE = ENTRIES / "w12-linear" / "tree" / "kernels"
+overlay("w12-linear", "kernels")
 
 from benchmarks.w12_peer import bf16_arranged, bf16_gemm  # noqa: E402
 from kernels.w12 import Packed, encode  # type: ignore[import-not-found] # noqa: E402
@@ -72,7 +71,6 @@ PEERS = ("cublas", "w12", "view", "unpacked", "bf16")
 TUNED_ROWS = (16, 32, 64)  # of which each schedule is timed; 128 follows the best one
 BF16_PEERS = (("wgmma", 264), ("wgmma", 132), ("mma", 264))  # path, and about how many programs
 FINALISTS = 4  # schedules whose tiles are searched
-SHARED_LIMIT = 227 * 1024  # what a block of an H200 may have
 
 
 @dataclass(frozen=True)
@@ -388,7 +386,7 @@ def compile_only(kind: str, shape: Shape, *arguments: Any) -> str | None:
 
     kind and arguments: "w12", config, numbers of rows, view; or "bf16", plan, rows.
     """
-    from benchmarks.hopper import compiled
+    from benchmarks.hopper import SHARED_LIMIT, compiled
 
     if kind == "w12":
         config, rows, view = arguments

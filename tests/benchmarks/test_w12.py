@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.overlay import overlay
 from benchmarks.w12 import main, matrices, remapped_error, view_error
-from tests.entries.overlay import overlay
 
 overlay("w12-linear")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from tests.entries.overlay import overlay
+from benchmarks.overlay import overlay
 
 overlay("w12-linear")
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.entries.overlay import overlay
+from benchmarks.overlay import overlay
 
 overlay("w12-linear")
 

@@ -1,21 +1,13 @@
 """Compiles every kernel for sm_90 as its launcher would launch it, on a machine without a GPU.
 
-Run as a script in a process of its own, without TRITON_INTERPRET: launchers get tensors of the device "meta", a
-stand-in driver names the target, and each launch compiles instead of running.  One JSON line a kernel on stdout.
+Run as gate.py says: launchers get tensors of the device "meta", and each launch compiles instead of running.
 """
 
-import json
 import re
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -29,52 +21,18 @@ from kernels.sample import sample
 from kernels.silu_mul import silu_mul
 from kernels.top_ranks import top_ranks
 from kernels.tree_attention import tree_attention
+from tests.kernels.gate import print_lines, t
 
 BF16, F32, I32, I64 = torch.bfloat16, torch.float32, torch.int32, torch.int64
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
-class Hopper:
-    """The part of Triton's driver that compiling asks."""
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-
-def usage(cubin):
-    """Registers, stack and local bytes of a kernel; a spill shows as stack or local."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        report = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    return {key.lower(): int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", report)}
-
-
-def report(case):
-    def run(kernel, *args, grid, warmup, **options):
-        compiled = launch(kernel, *args, grid=grid, warmup=True, **options)
-        ptx = compiled.asm["ptx"]
-        line = {
-            "case": case,
-            "kernel": kernel.__name__,
-            "shared": compiled.metadata.shared,
-            **usage(compiled.asm["cubin"]),
-            "evict_first": re.findall(r"ld\.global\.L1::evict_first\S*", ptx),
-            **{word: len(re.findall(word, ptx)) for word in ("mma.sync", "wgmma.mma", "cp.async.c", "griddepcontrol")},
-        }
-        print(json.dumps(line), flush=True)
-
-    return run
-
-
-def t(*shape, dtype=BF16):
-    return torch.empty(*shape, dtype=dtype, device="meta")
+def told(kernel, made, options):
+    """The instructions that matter."""
+    ptx = made.asm["ptx"]
+    return {
+        "evict_first": re.findall(r"ld\.global\.L1::evict_first\S*", ptx),
+        **{word: len(re.findall(word, ptx)) for word in ("mma.sync", "wgmma.mma", "cp.async.c", "griddepcontrol")},
+    }
 
 
 def attend(n, hq, hkv, d, dtype=BF16, window=None):
@@ -134,8 +92,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    driver.set_active(Hopper())
-    launch = JITFunction.run
-    for case, call in CASES.items():
-        JITFunction.run = report(case)
-        call()
+    print_lines(CASES, told)

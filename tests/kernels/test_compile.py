@@ -1,28 +1,20 @@
 """Every kernel compiles for sm_90 as launched at real shapes: no spills, shared memory fits, right instructions."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.hopper import SHARED_LIMIT
+from tests.kernels.gate import lines_of
+
 HERE = Path(__file__).parent
-SHARED_LIMIT = 227 * 1024  # what a block of an H100 or H200 may have
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """The lines of compile_gate.py, from a process of its own with an empty kernel cache."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
-    done = subprocess.run(
-        [sys.executable, HERE / "compile_gate.py"], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return lines_of("compile_gate.py", tmp_path_factory.mktemp("cache"))
 
 
 def test_every_kernel_is_compiled(compiled):

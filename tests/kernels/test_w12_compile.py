@@ -1,15 +1,10 @@
 """w12_gemm compiles for sm_90 as launched at real shapes: no spills, it fits, and decoding costs what it may."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-HERE = Path(__file__).parent
-SHARED_LIMIT = 227 * 1024  # what a block of an H100 or H200 may have
+from benchmarks.hopper import SHARED_LIMIT
+from tests.kernels.gate import lines_of
+
 # At 90 % of 4.8 TB/s each of 132 processors at 1.98 GHz gets 11.0 weights of 12 bits a clock, or 16.5 of 8: that leaves
 # so many instructions a weight of the 128 that are issued a clock, and of the 64 that the integer pipe takes.
 ISSUED, ALU = {12: 11.6, 8: 7.8}, {12: 5.8, 8: 3.9}
@@ -18,13 +13,8 @@ ISSUED, ALU = {12: 11.6, 8: 7.8}, {12: 5.8, 8: 3.9}
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """The lines of w12_compile_gate.py, from a process of its own with an empty kernel cache."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
-    done = subprocess.run(
-        [sys.executable, HERE / "w12_compile_gate.py"], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return {(line["case"], line["kernel"]): line for line in map(json.loads, done.stdout.splitlines())}
+    lines = lines_of("w12_compile_gate.py", tmp_path_factory.mktemp("cache"))
+    return {(line["case"], line["kernel"]): line for line in lines}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.entries.overlay import overlay
+from benchmarks.overlay import overlay
 
 overlay("w12-linear")
 

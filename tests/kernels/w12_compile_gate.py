@@ -1,29 +1,22 @@
 """Compiles w12_gemm for sm_90 as it is launched at real shapes, on a machine without a GPU.
 
-Run as a script in a process of its own, without TRITON_INTERPRET, as compile_gate.py is.  One JSON line a kernel:
-registers, stack and local bytes, shared memory, and of the loop over units the instructions a weight by kind.
+Run as gate.py says; of the loop over units a line has the instructions a weight by kind.
 """
 
-import json
 import re
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
 import torch
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.entries.overlay import overlay
-from tests.kernels.compile_gate import CUOBJDUMP, Hopper, t, usage
+from benchmarks.w12_gemm import Shape, weight_without_bytes
+from tests.kernels.gate import print_lines, shown, t
 
-overlay("w12-linear")
-
-from kernels.w12_gemm import BUCKETS, Config, Schedule, Tile, Weight, config_for, w12_gemm  # noqa: E402
+# Where the entry's kernels are, the benchmark has said.
+from kernels.w12_gemm import BUCKETS, Config, Schedule, Tile, config_for, w12_gemm  # isort: skip
 
 SHAPES = {
     "qkv": (7680, 4608),
@@ -39,13 +32,8 @@ ALU = {"LOP3", "SHF", "PRMT", "IADD3", "VIADD", "LEA", "ISETP", "SEL", "VIMNMX",
 
 def sass(cubin):
     """The instructions of a kernel, and the loops in them as (first, last)."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [CUOBJDUMP.with_name("nvdisasm"), "-c", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     labels, found = {}, []
-    for line in text.splitlines():
+    for line in shown(cubin, "nvdisasm", "-c").splitlines():
         if label := re.match(r"\s*(\.L_x_\d+):", line):
             labels[label[1]] = len(found)
         elif instruction := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(.*?)\s*;", line):
@@ -74,42 +62,18 @@ def counted(cubin, weights):
     }
 
 
-def report(case):
-    def run(kernel, *args, grid, warmup, **options):
-        compiled = launch(kernel, *args, grid=grid, warmup=True, **options)
-        plan = options["P"]
-        line = {"case": case, "kernel": kernel.__name__, "shared": compiled.metadata.shared}
-        line |= usage(compiled.asm["cubin"])
-        if kernel.__name__ == "w12_gemm_kernel":
-            weights = plan.block_n * plan.unit * 128 // (32 * options["num_warps"])
-            line |= counted(compiled.asm["cubin"], weights)
-        print(json.dumps(line), flush=True)
-
-    return run
-
-
-def weight_of(n, k, config, paired=False):
-    """A weight without bytes."""
-    block_n, groups = config.schedule.block_n, -(-k // 128)
-    tiles = -(-n // block_n)
-    return Weight(
-        n,
-        k,
-        config,
-        paired,
-        t(tiles, groups, 2, block_n, 64, dtype=torch.uint8),
-        t(tiles, groups, block_n, 64, dtype=torch.uint8),
-        t(n, dtype=torch.int16),
-        t(n + 1, dtype=torch.int32),
-        t(1000, dtype=torch.int32),
-        t(1000),
-        t(tiles, dtype=torch.int32),
-    )
+def told(kernel, made, options):
+    """What a weight costs in the product itself."""
+    if kernel.__name__ != "w12_gemm_kernel":
+        return {}
+    plan = options["P"]
+    return counted(made.asm["cubin"], plan.block_n * plan.unit * 128 // (32 * options["num_warps"]))
 
 
 def made(name, rows, config=None, paired=False, **options):
     n, k = SHAPES[name]
-    return lambda: w12_gemm(t(rows, k), weight_of(n, k, config or config_for(n, k, paired), paired), **options)
+    weight = weight_without_bytes(Shape(name, n, k, paired), config or config_for(n, k, paired))
+    return lambda: w12_gemm(t(rows, k), weight, **options)
 
 
 def only(path, block_n, programs, unit=1, **tile):
@@ -138,8 +102,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    driver.set_active(Hopper())
-    launch = JITFunction.run
-    for case, call in CASES.items():
-        JITFunction.run = report(case)
-        call()
+    print_lines(CASES, told)
