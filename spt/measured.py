@@ -11,7 +11,7 @@ from spt.cost import LEAST_STEP_US, MOST_STEP_US, Sample, Setting
 from spt.curve import Kept, tau_of
 from spt.errors import Missing, Usage
 from spt.formats import check, read_file, read_json, read_jsonl, read_lines
-from spt.policy import running_policy
+from spt.policy import Policy, budget, running_policy
 from spt.profile import STEP_PHASES, Profile, read_profile
 
 __all__ = ["Measured", "Run", "Target", "read_measured"]
@@ -221,7 +221,9 @@ def _row_run(
     path: Path, name: str, answers: Mapping[str, dict[str, Any]], phases: Mapping[str, Any] | None, depths: int
 ) -> Run:
     options = next(iter(answers.values()))["options"]
-    setting = _setting(name, options, depths)
+    policy, drafts = _policy(options), options.get("draft") != "none"
+    rows = depths if policy is None else budget(policy, depths)
+    setting = Setting(name, depths if rows is None else rows, drafts=drafts)
     kept = {each: _kept(row["ids"], row["lines"]) for each, row in answers.items()}
     tau = _tau(kept, f"'{path}': '{name}'")
     stepped = [row for row in answers.values() if len(row["lines"]) > 1]
@@ -239,8 +241,7 @@ def _row_run(
         setting=replace(setting, context_tok=mean_tok),
         tau=tau,
         kept=kept,
-        positions=_positions(options),
-        policy=_policy(options),
+        **_ran(policy),
         step_us=1e6 * sum(row["decode_s"] for row in stepped) / sum(sample.steps for sample in samples),
         samples=samples,
         phases_us={phase: phases[f"{phase}_us"] for phase in STEP_PHASES} if phases else {},
@@ -250,13 +251,6 @@ def _row_run(
 def _context_tok(row: Mapping[str, Any]) -> float | None:
     """Mean context of an answer's steps; None for a row that does not say how long its prompt was."""
     return row["prompt_tok"] + len(row["ids"]) / 2 if "prompt_tok" in row else None
-
-
-def _setting(name: str, options: Mapping[str, Any], depths: int) -> Setting:
-    if options.get("draft") == "none":
-        return Setting(name, 0, drafts=False)
-    nodes, positions = (int(options.get(each) or 0) for each in ("best_first_nodes", "chain_positions"))
-    return Setting(name, nodes or min(positions or depths, depths))
 
 
 def _kept(ids: Sequence[int], lines: Sequence[int]) -> tuple[int, int]:
@@ -309,7 +303,7 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     tau = _tau(kept, f"'{folder}'")
     decode_s = sum(answer["decode_s"] for answer in answers)
     options = summary["system"]["options"]
-    drafts = options.get("draft") != "none"
+    policy, drafts = _policy(options), options.get("draft") != "none"
     binned: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for own in steps.values():
         for start, nodes, us in zip(own.start.tolist(), own.nodes.tolist(), own.us.sum(1).tolist(), strict=True):
@@ -317,9 +311,12 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     whole = sum(map(len, binned.values()))
     if whole != sum(len(answer["lines"]) - 1 for answer in answers):
         raise Usage(f"'{folder}': its steps are not those of its answers", "measure again")
+    mean_us = sum(own.us.sum(0) for own in steps.values()) / whole
+    phases_us = dict(zip(STEP_PHASES, mean_us.tolist(), strict=True))
+    if phases_us["verify"] < LEAST_STEP_US:
+        raise Usage(f"'{folder}': its steps took no time to verify", "measure again")
     # Phases lie beside the clock: what a step took is its share of the whole time.
-    phases_s = 1e-6 * sum(us for found in binned.values() for _, us in found)
-    clock = decode_s / phases_s if phases_s else 1.0
+    clock = 1e6 * decode_s / whole / sum(phases_us.values())
     samples = tuple(
         Sample(
             Setting(folder.name, nodes, sum(start for start, _ in found) / len(found), drafts=drafts),
@@ -331,17 +328,12 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     nodes = sum(sample.setting.nodes * sample.steps for sample in samples) / whole
     context_tok = sum((sample.setting.context_tok or 0) * sample.steps for sample in samples) / whole
     setting = Setting(folder.name, nodes, context_tok, drafts=drafts)
-    mean_us = sum(own.us.sum(0) for own in steps.values()) / whole
-    phases_us = dict(zip(STEP_PHASES, mean_us.tolist(), strict=True))
-    if phases_us["verify"] < LEAST_STEP_US:
-        raise Usage(f"'{folder}': its steps took no time to verify", "measure again")
     profile = folder / _PROFILE
     return Run(
         setting=setting,
         tau=tau,
         kept=kept,
-        positions=_positions(options),
-        policy=_policy(options),
+        **_ran(policy),
         step_us=1e6 * decode_s / whole,
         samples=samples,
         phases_us=phases_us,
@@ -352,16 +344,17 @@ def _folder_run(folder: Path, summary: Mapping[str, Any]) -> Run:
     )
 
 
-def _positions(options: Mapping[str, Any]) -> int:
-    """Drafted depths of a chain or a tree, 0 for all."""
-    return int(options.get("best_first_positions") or options.get("chain_positions") or 0)
-
-
-def _policy(options: Mapping[str, Any]) -> str | None:
+def _policy(options: Mapping[str, Any]) -> Policy | None:
+    """What a system with these options drafts; None where `spt walk` has no word for that."""
     try:
-        return str(running_policy(options))
+        return running_policy(options)
     except Usage:
         return None
+
+
+def _ran(policy: Policy | None) -> dict[str, Any]:
+    """What a run says of its policy."""
+    return {"positions": getattr(policy, "positions", 0), "policy": None if policy is None else str(policy)}
 
 
 def _tau(kept: Kept, where: str) -> float:

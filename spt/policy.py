@@ -18,7 +18,18 @@ from typing import Any
 
 from spt.errors import Usage
 
-__all__ = ["Chain", "Confident", "Length", "Levels", "Policy", "Shared", "Tree", "parse_policy", "running_policy"]
+__all__ = [
+    "Chain",
+    "Confident",
+    "Length",
+    "Levels",
+    "Policy",
+    "Shared",
+    "Tree",
+    "budget",
+    "parse_policy",
+    "running_policy",
+]
 
 MOST_NODES, MOST_POSITIONS, MOST_WIDTH = 1023, 64, 64
 _MOST_CHARACTERS = 100
@@ -172,6 +183,13 @@ def _option(name: str, value: Any, limits: tuple[int, int, str]) -> int:
     if len(text) > 9 or not least <= int(text) <= most:
         raise Usage(f"the options of the system that ran: {name} is '{text[:20]}', outside {least} to {most} {what}")
     return int(text)
+
+
+def budget(policy: Policy, depths: int) -> int | None:
+    """Rows that a request's step drafts at the most, of a drafter of `depths` positions; None where they are shared."""
+    if isinstance(policy, Chain):
+        return min(policy.positions or depths, depths)
+    return policy.nodes if isinstance(policy, Tree | Confident) else None
 
 
 # As stock and the entries declare them.

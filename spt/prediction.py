@@ -79,12 +79,12 @@ def setting_of(word: str, depths: int, samples: Sequence[Sample]) -> Setting:
 
     depths: positions that the drafter proposes.  Usage for a policy whose pass has no fixed number of rows.
     """
-    from spt.policy import Chain, Tree, parse_policy
+    from spt.policy import Chain, Tree, budget, parse_policy
 
     policy = parse_policy(word)
     if not isinstance(policy, Chain | Tree):
         raise Usage(f"the step of '{word}' cannot be predicted", "a chain or a tree verifies so many rows each step")
-    nodes = policy.nodes if isinstance(policy, Tree) else policy.positions or depths
+    nodes = budget(policy, depths) or 0
     known = [(sample.setting.context_tok, sample.steps) for sample in samples if sample.setting.context_tok]
     steps = sum(count for _, count in known)
     context_tok = sum(tok * count for tok, count in known) / steps if steps else None

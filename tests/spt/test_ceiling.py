@@ -494,8 +494,13 @@ def test_rows_say_their_context_and_a_short_chain_its_positions(tmp_path):
     about = next(row for row in rows if row["kind"] == "about")
     first = next(row for row in rows if row["kind"] == "answer" and row["setting"] == "chain")
     short = {**first, "setting": "chain:8", "options": {"chain_positions": 8}, "prompt_tok": 100}
-    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(about)}\n{json.dumps(short)}\n{json.dumps(first)}\n")
+    plain = {**first, "setting": "default:select=best_first", "options": {"select": "best_first"}}
+    rows = (about, short, first, plain)
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     runs = read_measured([tmp_path / "rows.jsonl"], 15).runs
+    tree = runs["default:select=best_first"]
+
+    assert (tree.setting.nodes, tree.policy) == (32, "tree:32:0:8")  # the entry's own default
 
     assert (runs["chain:8"].setting.nodes, runs["chain:8"].positions) == (8, 8)
     assert runs["chain:8"].samples[0].setting.context_tok == 100 + len(first["ids"]) / 2

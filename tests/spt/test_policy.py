@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spt.errors import Usage
-from spt.policy import Chain, Confident, Length, Levels, Shared, Tree, parse_policy, running_policy
+from spt.policy import Chain, Confident, Length, Levels, Shared, Tree, budget, parse_policy, running_policy
 
 ROOT = Path(__file__).parents[2]
 MEANT = {
@@ -121,3 +121,22 @@ def test_options_have_the_limits_of_words(name, value):
     """What a record says that ran is walked within the limits of a policy that a user names, or not at all."""
     with pytest.raises(Usage, match=name):
         running_policy({"select": "confident", name: value})
+
+
+@pytest.mark.parametrize(
+    ("word", "rows"),
+    [
+        ("chain", 15),
+        ("chain:8", 8),
+        ("chain:40", 15),
+        ("tree:63:0:16", 63),
+        ("tree:0", 0),
+        ("confident:31:15:8:0.02", 31),
+        ("length:2:15", None),
+        ("shared:64:8", None),
+        ("levels:1:0.98:chain", None),
+    ],
+)
+def test_what_a_step_drafts(word, rows):
+    """A chain drafts its positions, a tree its nodes, with or without a floor; else requests or passes decide."""
+    assert budget(parse_policy(word), 15) == rows
