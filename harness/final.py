@@ -32,6 +32,7 @@ __all__ = ["AR", "SIZES", "Sizes", "draw", "final", "rehearse"]
 ARMS = ("a", "b", "stock")
 AR = {"draft": "none"}  # the option that makes stock decode autoregressively
 RESERVE = 1.5  # for units that are void, and groups that repeat themselves
+DEMO_RESERVE = 6.0  # of so few, one that does not fit or repeats itself is a large share
 ROOM = 2  # times the longest prompt, as the generator counts, is kept free: tokenizers differ
 
 
@@ -48,6 +49,7 @@ class Sizes:
     session_tok: int = 5120  # the context that a session fills
     prompt_tok: int = 512  # about the longest prompt of a long answer
     shape: Shape = PAIRED.shape
+    reserve: float = RESERVE
 
     @property
     def context_tok(self) -> int:
@@ -60,7 +62,7 @@ class Sizes:
 
     def supply(self, devices: int) -> int:
         """Requests to time with."""
-        return round(RESERVE * (self.stock_units + self.ar_units) * self.shape.half_requests * devices)
+        return round(self.reserve * (self.stock_units + self.ar_units) * self.shape.half_requests * devices)
 
     def asked_tok(self, devices: int) -> dict[str, int]:
         """The most tokens that all arms are asked for, by what for."""
@@ -93,7 +95,8 @@ def sizes_of(job: Job) -> Sizes:
         return sizes
     if job.sizes == "full":
         raise Usage("by the rule 'demo' there is no full final", "what it promotes is a raw ratio: --smoke")
-    return replace(sizes, sampled=1, greedy=1, answer_tok=96, session_tok=512, prompt_tok=128, shape=DEMO.shape)
+    small = replace(sizes, sampled=1, greedy=1, answer_tok=96, session_tok=512, prompt_tok=128)
+    return replace(small, shape=DEMO.shape, reserve=DEMO_RESERVE)
 
 
 # --- before the seal is spent ---

@@ -17,6 +17,7 @@ from spt.campaign import (
     Plan,
     Requests,
     appear,
+    ask_harness,
     finish,
     key_of,
     make_folder,
@@ -32,7 +33,7 @@ from spt.pack import TIMED
 from spt.served import refuse_forcing, refuse_timing
 from spt.verdicts import now, read_samples
 
-__all__ = ["COMMANDS", "Limits", "force_system", "make_job", "time_systems", "timed_samples"]
+__all__ = ["COMMANDS", "Limits", "force_quickly", "force_system", "make_job", "time_systems", "timed_samples"]
 
 TIME = Kind("time", "screen")
 FORCE = Kind("force", "force", "-force")
@@ -104,6 +105,22 @@ def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
         words += ["--timed", str(timed)]
     _measure(plan, FORCE, folder, words, _noting(plan, "forcing", key, emit), file)
     return _end(plan, "forcing", key, folder, reference)
+
+
+def force_quickly(plan: Plan, requests: Path, room: Path, limits: Limits, emit: Emit) -> dict[str, Any]:
+    """What forcing says of arm a on a few development requests: no verdict that the ledger keeps.
+
+    room: the folder in which the work lies, and goes on; stock is calibrated first where it is not yet.
+    """
+    refuse_forcing(plan.deployment, plan.arms["a"], sandbox=limits.sandbox)
+    key = key_of(plan, FORCE)
+    reference, folder = _calibrated(plan, limits, emit), room / key[:12]
+    appear(folder, lambda part: make_folder(plan, FORCE, part, Requests(requests, "development", 0)))
+    words = [FORCE.command, "--stream", "--reference", str(reference), *limits.words()]
+    measure(plan.deployment, folder, words, emit)
+    samples = folder / "out" / "samples.jsonl"
+    [verdict] = ask_harness(plan.deployment, "verdict", samples, "--what", "forcing", "--reference", reference)
+    return verdict
 
 
 def timed_samples(plan: Plan) -> Path | None:
