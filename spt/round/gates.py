@@ -20,7 +20,7 @@ from spt.round.direction import Candidate, Direction, Figure, SystemOf, Verdict
 from spt.round.runs import Asked
 from spt.verdicts import NO
 
-__all__ = ["GATES", "Gate", "Subject", "compare_answers", "quick"]
+__all__ = ["GATES", "Subject", "compare_answers", "default", "exact", "quick", "scope", "timing"]
 
 
 @dataclass(frozen=True)

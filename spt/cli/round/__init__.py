@@ -12,8 +12,6 @@ COMMANDS = {
     "stop": ("spt.cli.round.stop:stop", "Let a round stop after what it is at"),
     "list": ("spt.cli.round.list:list_", "List the rounds of this repository"),
     "review": ("spt.cli.round.review:review", "Show what a round made: commits, what they change, verdicts"),
-    "pack": ("spt.cli.round.pack:pack", "Put the judge's next job of a round into one tar, for another machine"),
-    "unpack": ("spt.cli.round.unpack:unpack", "Take samples back that another machine measured for a round"),
 }
 
 

@@ -4,6 +4,7 @@ From the base's own values it changes one option after the other and keeps what 
 takes its other values, a number its halves and doubles, in the order in which the tree declares them.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -95,13 +96,12 @@ def neighbours(option: Option, value: Value) -> Iterator[Value]:
         yield from (one for one in option.values if one != value)
     elif option.type == "bool":
         yield not value
-    elif option.type == "int" and option.span is not None:
-        low, high = (int(end) for end in option.span)
+    elif option.type == "int":
+        low, high = option.span or (0, math.inf)
         # 0 often stands for "all": its neighbours are small numbers, not its halves.
-        near = (int(value) // 2, 2 * int(value)) if value else (max(low, 4), max(low, 8))
+        near = (int(value) // 2, 2 * int(value)) if value else (4, 8)
         yield from dict.fromkeys(one for one in near if low <= one <= high and one != value)
-    elif option.type == "float" and option.span is not None:
-        low_, high_ = option.span
-        middle = float(value) or (high_ - low_) / 16
-        near_ = (middle / 2, 2 * middle) if value else (middle,)
-        yield from dict.fromkeys(one for one in near_ if low_ <= one <= high_ and one != value)
+    elif option.type == "float":
+        low, high = option.span or (0.0, math.inf)
+        parts = (float(value) / 2, 2 * float(value)) if value else (min(1.0, high) / 16,)
+        yield from dict.fromkeys(one for one in parts if low <= one <= high and one != value)
