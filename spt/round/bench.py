@@ -112,7 +112,8 @@ class Bench:
         plan, room = self.plan(a, b), self.room / "development"
         room.mkdir(parents=True, exist_ok=True)
         requests = room / "requests.jsonl"
-        write_development(self.deployment, self.settings.sizes.quick, self.settings.seed, requests)
+        sizes = self.settings.sizes
+        write_development(self.deployment, sizes.quick, self.settings.seed, requests, sizes.quick_tok)
         return self._judged(lambda: force_quickly(plan, requests, room, self.limits(1), self._emit))
 
     def final(self, a: SystemOf) -> Held:
@@ -139,7 +140,7 @@ class Bench:
             folder, self.deployment, exported, wanted, self.settings.seed, sizes.measured_tok, self.device
         )
         minutes = None if self.budget.deadline_s is None else self.budget.left_s() / 60
-        summary = self._judged(lambda: measure(self.deployment, job, out, minutes, self._emit, profile=True))
+        summary = self._judged(lambda: measure(self.deployment, job, out, minutes, self._emit, profile=sizes.profile))
         shutil.rmtree(folder, ignore_errors=True)
         return out, summary or json.loads((out / "measurement.json").read_text())
 
