@@ -14,7 +14,6 @@ from spt.entry import check_path
 from spt.errors import SptError
 from spt.git.objects import EXECUTABLE, FILE, GITLINK, LINK, Objects, Oid
 from spt.git.tree import Row, compare, fold
-from spt.printable import printable
 from spt.system import FOLDERS, SHIPPED, SUFFIXES, layout_of
 
 __all__ = ["FIXED", "LITERAL_BYTES", "MAX_REASONS", "check_scope"]
@@ -75,7 +74,7 @@ def _system_part(objects: Objects, tree: Oid) -> Oid:
 
 
 def _shown(path: str) -> str:
-    text = printable(path.encode("ascii", "backslashreplace").decode())  # letters that look like others do not count
+    text = path.encode("unicode_escape").decode()  # letters may look like others, or steer a terminal
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
