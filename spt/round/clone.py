@@ -181,6 +181,9 @@ def _sweep(store: Store, home: Path) -> list[Swept]:
             shutil.rmtree(folder, ignore_errors=True)
         elif _is_left(folder):
             swept.append(_remove(store, folder))
+    for folder in home.glob("*/"):
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # a round without clones
     for name in store.references(INCOMING):
         round_, _, direction = name.removeprefix(INCOMING).partition("/")
         if not (home / round_ / direction).exists() and (rescue := keep_incoming(store, round_, direction)):

@@ -54,8 +54,8 @@ class Caps:
     """What one agent may use up.
 
     disk_bytes is the size of the tmpfs with its working tree, /tmp has a quarter of it more; both count as memory too.
-    Files are no longer than file_bytes.  Where no cgroup can be written, memory is capped for each process alone, and the number of processes
-    only where we are not root: `words` says which of it holds.
+    Files are no longer than file_bytes.  Where no cgroup can be written, memory is capped for each process alone, and
+    root's processes are counted and not capped: `words` says what holds.
     """
 
     memory_bytes: int = 4 * 2**30

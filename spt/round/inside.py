@@ -277,6 +277,8 @@ def _own(
 
 def _words(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
+        if error.returncode == -signal.SIGXFSZ:
+            return "a file of its work is larger than any may be"
         said = str(error.stderr, errors="replace").strip() or f"git ended with status {error.returncode}"
         return said.splitlines()[0][:500]
     return str(error)[:500]

@@ -18,10 +18,9 @@ for entrance in spec["entrances"]:
     with open(entrance, "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write("0")
 control = socket.socket(socket.AF_UNIX)
-control.connect(spec["socket"])
-if control.fileno() == FD:
-    os.set_inheritable(FD, True)
-else:
-    os.dup2(control.fileno(), FD, inheritable=True)
+folder = os.open(os.path.dirname(spec["socket"]), os.O_PATH)  # noqa: PTH120 - a path may be too long for a socket
+control.connect(f"/proc/self/fd/{folder}/{os.path.basename(spec['socket'])}")  # noqa: PTH119
+os.dup2(control.fileno(), FD + 1, inheritable=True)
+os.dup2(FD + 1, FD, inheritable=True)
 os.closerange(FD + 1, 1 << 16)
 os.execve(spec["command"][0], [*spec["command"], *sys.argv[2:]], {"PATH": os.defpath})

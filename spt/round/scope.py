@@ -62,7 +62,10 @@ def _reasons(objects: Objects, base_tree: Oid, tree: Oid, rows: tuple[Row, ...])
         yield from found
         if not found and row.new is not None:
             growth += objects.size(row.new.oid) - _held_bytes(objects, row)
-            yield from _content_reasons(objects, row, shown)
+            if shipped and row.old is None and not row.path.endswith(SUFFIXES):
+                yield f"'{shown}' is none of {', '.join(SUFFIXES)}"
+            else:
+                yield from _content_reasons(objects, row, shown)
     if growth > GROWTH_BYTES:
         yield f"it adds {growth} bytes, more than the {GROWTH_BYTES} allowed"
     yield from _twins(objects, tree, rows)
@@ -99,8 +102,6 @@ def _path_reasons(row: Row, shown: str, shipped: bool) -> Iterator[str]:
             check_path(row.path)
         except SptError as error:
             yield f"'{shown}': {error.message}"
-    if shipped and row.old is None and not last.endswith(SUFFIXES):
-        yield f"'{shown}' is none of {', '.join(SUFFIXES)}"
 
 
 def _mode_reasons(row: Row, shown: str) -> Iterator[str]:

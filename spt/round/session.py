@@ -30,7 +30,7 @@ from spt.round.clone import Clone
 from spt.round.enclosure import Enclosure
 from spt.round.group import Group
 
-__all__ = ["Handler", "Outcome", "Session"]
+__all__ = ["PORT", "Handler", "Outcome", "Session", "listen"]
 
 Handler = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
@@ -45,6 +45,7 @@ TAIL_BYTES = 16 * 1024
 PORT = 8711  # on the sandbox's own loopback
 _FOLDER = Path(__file__).resolve().parent
 _PEER = struct.Struct("3i")
+_SOCKET = "control"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Session:
         self.clone = clone
         self.handler = handler
         self.caps = enclosure.caps
-        self._folder = Path(tempfile.mkdtemp(prefix="spt-"))  # short: a socket's path has 107 bytes at most
+        self._folder = Path(tempfile.mkdtemp(prefix="session-", dir=clone.folder))  # goes with the clone
         self._group = Group.make(self.caps.memory_bytes, self.caps.processes)
         self._processes: list[int] = []  # pidfds: bubblewrap outside, and the first process inside
         self._stopped: str | None = None
@@ -94,9 +95,7 @@ class Session:
         self._calls = self._said = 0
         try:
             self._write(command, task, enclosure, with_work, environment or {}, period_s)
-            self._listener = socket.socket(socket.AF_UNIX)
-            self._listener.bind(str(self._folder / "s"))
-            self._listener.listen(1)
+            self._listener = listen(self._folder / _SOCKET)
         except BaseException:
             self._clean()
             raise
@@ -294,7 +293,7 @@ class Session:
         reason = self._stopped if self._stopped != "it is over" else None
         if reason is None and ended.get("reason") == "time":
             reason, status = f"it did not end within {self.caps.wall_s:g} s, and was stopped", None
-        elif reason is None and not ended:
+        elif reason is None and ended.get("event") != "ended":
             reason = "its sandbox ended before it did"
         elif reason is None and status:
             reason = _line(ended.get("reason")) or f"it ended with status {status}"
@@ -333,7 +332,7 @@ class Session:
         (texts / "job.json").write_text(json.dumps(job))
         (texts / "task.md").write_text(task)
         words = enclosure.command(self.clone.origin, texts, _FOLDER / "inside.py")
-        spec = {"socket": str(self._folder / "s"), "entrances": self._group.entrances, "command": words}
+        spec = {"socket": str(self._folder / _SOCKET), "entrances": self._group.entrances, "command": words}
         (self._folder / "spec.json").write_text(json.dumps(spec))
         quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in self.argv)
         self.launcher.write_text(f'#!/bin/sh\nexec {quoted} "$@"\n')
@@ -345,6 +344,21 @@ class Session:
             os.close(process)
         self._processes = []
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def listen(path: Path) -> socket.socket:
+    """A unix socket that listens at a path of any length, where the system takes 107 bytes."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        listener.listen()
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.close(folder)
+    return listener
 
 
 class _Tail:
