@@ -82,6 +82,7 @@ COMMANDS = {
     "job": ("spt.cli.job:job", "Carry work to another machine, and samples back"),
     "w12": ("spt.cli.w12:w12", "Say what 12-bit weights cost, pack a model and unpack it"),
     "entry": ("spt.cli.entry:entry", "List, show, apply, verify and make memory entries"),
+    "round": ("spt.cli.round:round_", "Let agents make a deployment faster, and the judge decide"),
 }
 
 
