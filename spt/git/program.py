@@ -93,12 +93,14 @@ def git(
     switches: Sequence[tuple[str, str]] = (),
     file_limit_bytes: int | None = None,
     confines: Confines | None = None,
+    inherited: Sequence[int] = (),
 ) -> bytes:
     """Standard output of `git ARGUMENTS`; raises GitFailed with git's own first word on any other status than 0,
     and OSError where the disk is full.
 
     `file_limit_bytes` is the largest file that the child may write; `confines` says that and more, and a child that
-    leaves them fails as any other.
+    leaves them fails as any other.  `inherited` are descriptors that it holds open as well: a lock that outlives us when
+    we are killed, until what we started has ended.
     """
     command = ["git"]
     for key, value in (*_SWITCHES, *switches):
@@ -122,6 +124,7 @@ def git(
             capture_output=True,
             check=False,
             preexec_fn=prepare,
+            pass_fds=inherited,
             timeout=None if confines is None else confines.wall_s,
         )
     except subprocess.TimeoutExpired as error:

@@ -18,6 +18,7 @@ from spt.git.objects import MAX_BLOB_BYTES, Objects, Oid
 from spt.git.program import Confines, GitFailed, git
 from spt.git.store import Store
 from spt.printable import printable
+from spt.round.journal import try_reference
 
 __all__ = [
     "BUNDLE_BYTES",
@@ -27,11 +28,12 @@ __all__ = [
     "WORK",
     "Unfit",
     "Work",
-    "drop_incoming",
+    "commits_between",
     "incoming_reference",
     "keep_incoming",
     "read_bundle",
     "take_in",
+    "try_incoming",
 ]
 
 WORK = "refs/heads/work"
@@ -83,9 +85,29 @@ def take_in(store: Store, data: bytes, base: Oid, lent: Path, round_: str, direc
     """
     with read_bundle(data, base, lent) as (objects, work), store.locked():
         store.objects.copy(objects, [work.commit])
-        store.stage(incoming_reference(round_, direction), work.commit)
+        _replace(store, incoming_reference(round_, direction), work.commit, base, round_, direction)
         store.publish(f"spt: work of {round_}/{direction}")
     return work
+
+
+def _replace(store: Store, name: str, new: Oid, base: Oid, round_: str, direction: str) -> None:
+    """Stages a reference; what it held before and the new commit does not stand on is rescued with it."""
+    old = store.reference(name)
+    if old is not None and old not in commits_between(store.objects, new, base):
+        store.stage(_rescue_reference(round_, direction, old), old)
+    store.stage(name, new)
+
+
+def _rescue_reference(round_: str, direction: str, oid: Oid) -> str:
+    return f"{RESCUE}{round_}/{direction}/{oid[:12]}"
+
+
+def commits_between(objects: Objects, tip: Oid, base: Oid) -> list[Oid]:
+    """The commits of work that was taken in, newest first, its base the last."""
+    found = [tip]
+    while found[-1] != base:
+        found += objects.commit(found[-1]).parents
+    return found
 
 
 @contextmanager
@@ -195,21 +217,19 @@ def keep_incoming(store: Store, round_: str, direction: str) -> str | None:
         oid = store.reference(name)
         if oid is None:
             return None
-        rescue = f"{RESCUE}{round_}/{direction}/{oid[:12]}"
+        rescue = _rescue_reference(round_, direction, oid)
         store.stage(rescue, oid)
         store.stage(name, None)
         store.publish(f"spt: rescue of {round_}/{direction}")
     return rescue
 
 
-def drop_incoming(store: Store, round_: str, direction: str, kept: str) -> None:
-    """Forgets the incoming reference of work that another reference, `kept`, has; without that it is rescued."""
+def try_incoming(store: Store, round_: str, direction: str, base: Oid) -> None:
+    """Moves work that was taken in to the reference of what is tried; what that held before is not lost."""
     with store.locked():
         name = incoming_reference(round_, direction)
         oid = store.reference(name)
-        held = oid is not None and store.reference(kept) == oid
-        if held:
+        if oid is not None:
+            _replace(store, try_reference(round_, direction), oid, base, round_, direction)
             store.stage(name, None)
             store.publish(f"spt: {round_}/{direction} is tried")
-    if oid is not None and not held:
-        keep_incoming(store, round_, direction)

@@ -22,7 +22,7 @@ from spt.errors import SptError, Unsupported
 from spt.git.objects import GITLINK, TREE, Objects, Oid
 from spt.git.program import git
 from spt.git.store import Store
-from spt.round.bundle import INCOMING, WORK, keep_incoming, take_in
+from spt.round.bundle import INCOMING, WORK, commits_between, keep_incoming, take_in
 
 __all__ = ["Clone", "Swept", "cloned", "sweep"]
 
@@ -41,6 +41,7 @@ class Clone:
     round: str
     direction: str
     base: Oid
+    start: Oid  # where the agent begins: the base, or work of its own on it
 
     @property
     def origin(self) -> Path:
@@ -74,23 +75,24 @@ class Swept:
 
 
 @contextlib.contextmanager
-def cloned(repository: Path, round_: str, direction: str, base: Oid) -> Iterator[Clone]:
+def cloned(repository: Path, round_: str, direction: str, base: Oid, start: Oid | None = None) -> Iterator[Clone]:
     """A clone of a commit for the time of the block; what is still in its bundle then is kept as rescue.
 
+    `start` is a commit that stands on the base, and where the agent's branch is to begin; the base itself by default.
     Unsupported where someone works on this direction already.  Clones that were left behind are swept first.
     """
     check_name(round_)
     check_name(direction)
     store = Store.find(repository)
     home = _home(store)
-    with _locked(home):
+    with _locked(home) as lock:
         _sweep(store, home)
         folder = home / round_ / direction
         if folder.exists():
             raise Unsupported(f"direction '{direction}' of '{round_}' is being worked on", "wait for it, or stop it")
-        owner = _make(store, folder, base)
+        owner = _make(store, folder, base, start or base, lock)
     try:
-        yield Clone(repository, folder, round_, direction, base)
+        yield Clone(repository, folder, round_, direction, base, start or base)
     finally:
         with _locked(home):
             _remove(store, folder)
@@ -112,8 +114,8 @@ def _home(store: Store) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    """Holds the one lock of all clones, which a killed process gives up by itself."""
+def _locked(home: Path) -> Iterator[int]:
+    """Holds the one lock of all clones, which a killed process gives up by itself; yields its descriptor."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     deadline_s = time.monotonic() + _LOCK_WAIT_S
     with (home / ".lock").open("w") as handle:
@@ -121,7 +123,7 @@ def _locked(home: Path) -> Iterator[None]:
             if time.monotonic() > deadline_s:
                 raise Unsupported("another process makes or removes clones here and does not end", "look at it")
             time.sleep(_POLL_S)
-        yield
+        yield handle.fileno()
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -132,8 +134,11 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _make(store: Store, folder: Path, base: Oid) -> int:
-    """Makes a clone's folder whole, then gives it its name; returns the descriptor that holds it."""
+def _make(store: Store, folder: Path, base: Oid, start: Oid, lock: int) -> int:
+    """Makes a clone's folder whole, then gives it its name; returns the descriptor that holds it.
+
+    Git's processes hold `lock` too: when we are killed, nobody clears away what they still write to.
+    """
     part = folder.with_name(f".{folder.name}.part")
     part.mkdir(mode=0o700, parents=True)
     owner = os.open(part / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -141,7 +146,7 @@ def _make(store: Store, folder: Path, base: Oid) -> int:
         fcntl.flock(owner, fcntl.LOCK_EX)
         os.write(owner, f"{os.getpid()}\n".encode())
         (part / _BASE).write_text(base)
-        _write_base(store, part / "base.git", base)
+        _write_base(store, part / "base.git", base, start, lock)
         part.rename(folder)
     except BaseException:
         os.close(owner)
@@ -150,14 +155,18 @@ def _make(store: Store, folder: Path, base: Oid) -> int:
     return owner
 
 
-def _write_base(store: Store, to: Path, base: Oid) -> None:
-    """A bare repository with one commit, cut from its history, on the branch of an agent's work."""
-    git("init", "-q", "--bare", "--template=", f"--initial-branch={WORK.removeprefix('refs/heads/')}", str(to))
-    wanted = "".join(f"{oid}\n" for oid in sorted(_needed(store.objects, base)))
+def _write_base(store: Store, to: Path, base: Oid, start: Oid, lock: int) -> None:
+    """A bare repository with the base, cut from its history, and what stands on it on the branch of an agent's work."""
+    branch = WORK.removeprefix("refs/heads/")
+    git("init", "-q", "--bare", "--template=", f"--initial-branch={branch}", str(to), inherited=[lock])
+    needed: set[Oid] = set()
+    for commit in commits_between(store.objects, start, base):
+        needed |= _needed(store.objects, commit)
+    wanted = "".join(f"{oid}\n" for oid in sorted(needed))
     pack = git("pack-objects", "-q", "--stdout", git_dir=store.common, stdin=wanted.encode())
     (to / "shallow").write_text(f"{base}\n")
-    git("index-pack", "--stdin", git_dir=to, stdin=pack)
-    git("update-ref", WORK, base, git_dir=to)
+    git("index-pack", "--stdin", git_dir=to, stdin=pack, inherited=[lock])
+    git("update-ref", WORK, start, git_dir=to, inherited=[lock])
 
 
 def _needed(objects: Objects, base: Oid) -> set[Oid]:

@@ -168,7 +168,8 @@ class Enclosure:
 
     def _seen(self) -> list[Path]:
         """The smallest set of folders and files that hold the interpreter and what is to be read."""
-        seen = _smallest([*_interpreter(self.python), *(path.absolute() for path in self.reads)])
+        reads = [path.absolute() for path in self.reads]
+        seen = _smallest([*_interpreter(self.python), *reads, *(hop for path in reads for hop in _hops(path))])
         for path in (Path("/usr"), *seen):
             for hidden in self.hidden:
                 if hidden.resolve().is_relative_to(path.resolve()):

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ GIT_SWITCHES = (
     *("-c", "gc.auto=0", "-c", "core.autocrlf=false", "-c", "core.excludesFile=/spt/keep/exclude"),
 )
 POLL_S = 0.05
+_FAILED = (OSError, subprocess.SubprocessError, ValueError)
 
 
 class Runner:
@@ -51,7 +52,7 @@ class Runner:
         self.saving = threading.Lock()
         self.answers: list[bytes] = []
         self.answered = threading.Condition()
-        self.sent = job["base"]
+        self.sent = job["start"]
 
     def run(self, extra: Sequence[str]) -> None:
         self._tell({"event": "hello"})
@@ -108,31 +109,36 @@ class Runner:
         (TREE / ".git" / "info" / "exclude").write_text(EXCLUDED)
 
     def _save(self, event: str, **more: Any) -> str | None:
-        """Tells an event, and with it the work where that is not as it was told before; why not, where it cannot be."""
+        """Tells an event, and with it the work where that is not as it was told before; why not, where it cannot be.
+
+        Where the files cannot be taken out, the commits are.
+        """
         with self.saving:
+            reason = None
             try:
-                tip, bundle = self._bundle()
-            except (OSError, subprocess.SubprocessError, ValueError) as error:
-                reason = _words(error)
-                self._tell({"event": "unsaved", "reason": reason})
-                return reason
+                tip, bundle = self._bundle(self._left)
+            except _FAILED as error:
+                reason, event, more = _words(error), "work", {}
+                try:
+                    tip, bundle = self._bundle(lambda tip: tip)
+                except _FAILED:
+                    tip, bundle = self.sent, b""
             work = "same" if tip == self.sent else "new" if bundle else "none"
             if (work, event) != ("same", "work"):
                 data = bundle if work == "new" else b""
                 self._tell({"event": event, "work": work, "bytes": len(data), **more}, data)
+            if reason is not None:
+                self._tell({"event": "unsaved", "reason": reason})
             self.sent = tip
-        return None
+        return reason
 
-    def _bundle(self) -> tuple[str, bytes]:
-        """(the commit that is the work, the bundle of it over the base: empty where nothing was changed)."""
+    def _bundle(self, whole: Callable[[str], str]) -> tuple[str, bytes]:
+        """(the commit that is the work, the bundle of it over the base: empty where nothing is new).
+
+        `whole` makes that commit of the one that the agent's HEAD is at.
+        """
         base = self.job["base"]
-        tip = self._tip(base)
-        tree = self._working_tree(tip)
-        options = self._options()
-        if tree != _own("rev-parse", f"{tip}^{{tree}}").strip() or options:
-            message = "\n\n".join([LEFT, *(["\n".join(options)] if options else [])])
-            date = _own("show", "-s", "--format=%cI", tip).strip()  # the same work is the same commit
-            tip = _own("commit-tree", tree, "-p", tip, "-m", message, date=date).strip()
+        tip = whole(self._tip(base))
         if tip in (base, self.sent):
             return tip, b""
         _own("update-ref", f"refs/heads/{BRANCH}", tip)
@@ -141,6 +147,15 @@ class Runner:
         if (size := file.stat().st_size) > self.job["bundle_bytes"]:
             raise ValueError(f"its work takes {size} bytes, more than the {self.job['bundle_bytes']} allowed")
         return tip, file.read_bytes()
+
+    def _left(self, tip: str) -> str:
+        """The commit, or one on it of what is not committed."""
+        tree, options = self._working_tree(tip), self._options()
+        if tree == _own("rev-parse", f"{tip}^{{tree}}").strip() and not options:
+            return tip
+        message = "\n\n".join([LEFT, *(["\n".join(options)] if options else [])])
+        date = _own("show", "-s", "--format=%cI", tip).strip()  # the same work is the same commit
+        return _own("commit-tree", tree, "-p", tip, "-m", message, date=date).strip()
 
     def _tip(self, base: str) -> str:
         """The commit that the agent's HEAD is at, if it stands on the base; else the base."""

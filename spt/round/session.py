@@ -320,6 +320,7 @@ class Session:
         texts.mkdir()
         job = {
             "base": self.clone.base,
+            "start": self.clone.start,
             "command": list(command),
             "environment": dict(environment),
             "wall_s": self.caps.wall_s,

@@ -9,8 +9,9 @@ import pytest
 from spt.git.objects import Objects
 from spt.git.store import Store
 from spt.round import bundle
-from spt.round.bundle import Unfit, drop_incoming, incoming_reference, keep_incoming, read_bundle, take_in
+from spt.round.bundle import Unfit, incoming_reference, keep_incoming, read_bundle, take_in, try_incoming
 from spt.round.clone import cloned
+from tests.spt.round.enclosed import rescued
 from tests.spt.toys import commit_files, git, snapshot, write
 
 PERSON = b"agent <agent@invalid> 1767323045 +0000"
@@ -301,18 +302,27 @@ def test_names_of_traps(clone, base, name):
 
 
 def test_rescue_and_candidate(deployment, clone, work, base):
-    """What another reference has is no longer incoming; what none has is rescued; nothing is lost on the way."""
-    tip = commit_files(work, {"stock/engine.py": "x = 1\n"})
-    store, data, lent = Store.find(deployment), bundled(work, base), clone.origin / "objects"
-    take_in(store, data, base, lent, "r-1", "x-1")
-    git(deployment, "update-ref", "refs/spt/try/r-1/x-1", tip)
-    drop_incoming(store, "r-1", "x-1", "refs/spt/try/r-1/x-1")
-    assert git(deployment, "for-each-ref", "refs/spt/incoming", "refs/spt/rescue") == ""
+    """Work that is tried is no longer incoming; what another replaces, and what nobody uses, is rescued."""
+    first = commit_files(work, {"stock/engine.py": "x = 1\n"})
+    store, lent = Store.find(deployment), clone.origin / "objects"
+    take_in(store, bundled(work, base), base, lent, "r-1", "x-1")
+    second = commit_files(work, {"stock/engine.py": "x = 2\n"})
+    take_in(store, bundled(work, base), base, lent, "r-1", "x-1")
+    try_incoming(store, "r-1", "x-1", base)
+    assert git(deployment, "rev-parse", "refs/spt/try/r-1/x-1") == second
+    assert rescued(deployment) == {}  # the second stands on the first
 
-    take_in(store, data, base, lent, "r-1", "x-1")
-    drop_incoming(store, "r-1", "x-1", "refs/spt/try/r-1/other")
-    assert git(deployment, "rev-parse", f"refs/spt/rescue/r-1/x-1/{tip[:12]}") == tip
+    git(work, "reset", "-q", "--hard", base)
+    third = commit_files(work, {"stock/new.py": "x = 3\n"})
+    take_in(store, bundled(work, base), base, lent, "r-1", "x-1")
+    try_incoming(store, "r-1", "x-1", base)
+    assert git(deployment, "rev-parse", "refs/spt/try/r-1/x-1") == third
+    assert list(rescued(deployment).values()) == [second]
 
-    take_in(store, data, base, lent, "r-1", "x-1")
-    assert keep_incoming(store, "r-1", "x-1") == f"refs/spt/rescue/r-1/x-1/{tip[:12]}"
+    git(work, "reset", "-q", "--hard", base)
+    fourth = commit_files(work, {"stock/new.py": "x = 4\n"})
+    take_in(store, bundled(work, base), base, lent, "r-1", "x-1")
+    assert keep_incoming(store, "r-1", "x-1") == f"refs/spt/rescue/r-1/x-1/{fourth[:12]}"
     assert keep_incoming(store, "r-1", "x-1") is None
+    assert git(deployment, "for-each-ref", "refs/spt/incoming") == ""
+    assert first not in rescued(deployment).values()
