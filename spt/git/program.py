@@ -99,8 +99,8 @@ def git(
     and OSError where the disk is full.
 
     `file_limit_bytes` is the largest file that the child may write; `confines` says that and more, and a child that
-    leaves them fails as any other.  `inherited` are descriptors that it holds open as well: a lock that outlives us when
-    we are killed, until what we started has ended.
+    leaves them fails as any other.  `inherited` are descriptors that it holds open as well: with a lock among them that
+    is held, should we be killed, until what we started has ended.
     """
     command = ["git"]
     for key, value in (*_SWITCHES, *switches):
