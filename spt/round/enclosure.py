@@ -30,6 +30,7 @@ JOB = Path("/spt/job.json")
 TASK = Path("/spt/task.md")
 MODEL = Path("/spt/model")
 KEEP = Path("/spt/keep")  # for what takes its work out; a tmpfs of its own, so that a full disk stops no one
+_PASSWD = Path("/etc/passwd")  # without its own line there, a program may refuse to run
 ROOM = Path("/agent")
 WORK_TREE = ROOM / "tree"
 PROGRAMS = ROOM / "bin"  # the agent's `tool`
@@ -133,7 +134,7 @@ class Enclosure:
     def command(self, origin: Path, texts: Path, inside: Path) -> list[str]:
         """The whole command that starts `inside` (a file) enclosed, over the bare repository `origin`.
 
-        texts: a folder with `job.json` and `task.md`.
+        texts: a folder with `job.json`, `task.md` and `passwd`.
         """
         words = [find_bubblewrap(), *_NAMESPACES]
         for name, value in self.environment().items():
@@ -144,7 +145,7 @@ class Enclosure:
             words += ["--size", str(size), "--tmpfs", str(there)]
         words += _read_only(self._seen())
         words += ["--ro-bind", str(origin), str(BASE), "--ro-bind", str(inside), str(INSIDE)]
-        for name, there in (("job.json", JOB), ("task.md", TASK)):
+        for name, there in (("job.json", JOB), ("task.md", TASK), ("passwd", _PASSWD)):
             words += ["--ro-bind", str(texts / name), str(there)]
         if self.model is not None:
             words += ["--ro-bind", str(self.model), str(MODEL)]

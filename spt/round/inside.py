@@ -118,7 +118,8 @@ class Runner:
             try:
                 tip, bundle = self._bundle(self._left)
             except _FAILED as error:
-                reason, event, more = _words(error), "work", {}
+                reason, more = _words(error), {}
+                event = "work"
                 try:
                     tip, bundle = self._bundle(lambda tip: tip)
                 except _FAILED:
@@ -190,10 +191,14 @@ class Runner:
                 os._exit(1)  # the controller is gone, and this sandbox with it
 
     def _listen(self) -> None:
-        """Hands on what the controller answers; ends the sandbox when the controller is gone."""
+        """Hands on what the controller answers, saves when it asks, and ends the sandbox when it is gone."""
         for line in self.lines:
+            said = json.loads(line)
+            if "answer" not in said:
+                threading.Thread(target=self._save, args=["saved"], daemon=True).start()
+                continue
             with self.answered:
-                self.answers.append(line)
+                self.answers.append(json.dumps(said["answer"]).encode() + b"\n")
                 self.answered.notify()
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)

@@ -37,6 +37,7 @@ Handler = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 PERIOD_S = 5.0  # how often what an agent has done so far is taken out
 GRACE_S = 15.0  # after its time, for taking out the last
 START_S = 30.0
+FETCH_S = 60.0
 LINE_BYTES = 64 * 1024
 ANSWER_BYTES = 8 * 1024
 MAX_CALLS = 2000
@@ -54,7 +55,8 @@ class Outcome:
 
     status: of the agent's program; None where it was stopped.  reason: why it was stopped or failed, in one line; None
     where it ended by itself with status 0.  unsaved: why the last of its work could not be taken out, None where it
-    was.  tail: the end of what it printed.  held: what kept it in.
+    was.  tail: the end of what it printed.  held: what kept it in.  stopped: whether it was stopped for what it used up
+    or said.
     """
 
     status: int | None
@@ -63,6 +65,7 @@ class Outcome:
     seconds_s: float
     tail: str
     held: str
+    stopped: bool = False
 
 
 class Session:
@@ -92,7 +95,12 @@ class Session:
         self._processes: list[int] = []  # pidfds: bubblewrap outside, and the first process inside
         self._stopped: str | None = None
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self._calls = self._said = 0
+        self._connection: socket.socket | None = None
+        self._fetching = threading.Lock()
+        self._fetched = threading.Event()
+        self._unsaved: str | None = None
         try:
             self._write(command, task, enclosure, with_work, environment or {}, period_s)
             self._listener = listen(self._folder / _SOCKET)
@@ -130,6 +138,14 @@ class Session:
             for process in reversed(self._processes):
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
+
+    def fetch(self) -> str | None:
+        """Has the work taken out as it is now, while another thread serves; why it cannot be, None where it was."""
+        with self._fetching:
+            self._fetched.clear()
+            if self._connection is None or not self._send(self._connection, {"save": True}):
+                return "the sandbox is gone"
+            return self._unsaved if self._fetched.wait(FETCH_S) else "it was not taken out in time"
 
     def run(self) -> Outcome:
         """Starts the sandbox and serves it to its end."""
@@ -178,6 +194,7 @@ class Session:
         finally:
             timer.cancel()
             self.stop("it is over")
+            self._fetched.set()
             self._wait()
         return self._outcome(ended, time.monotonic() - began_s, tail)
 
@@ -185,8 +202,8 @@ class Session:
 
     def _serve(self, connection: socket.socket, lines: IO[bytes], tail: "_Tail | None") -> dict[str, Any]:
         self._know(connection)
+        self._connection = connection
         ended: dict[str, Any] = {}
-        unsaved: str | None = None
         started = False
         for record, data in self._records(lines):
             event = record.get("event")
@@ -194,18 +211,21 @@ class Session:
                 started = True
                 self._know(connection)
             elif event == "unsaved":
-                unsaved = _line(record.get("reason"))
-            elif event in ("work", "call"):
-                unsaved = None
+                self._unsaved = _line(record.get("reason")) or "it does not say why"
+                self._fetched.set()
+            elif event in ("work", "saved", "call"):
+                self._unsaved = None
                 self._take(record.get("work"), data)
                 if event == "call":
                     self._answer(connection, record.get("call"))
+                elif event == "saved":
+                    self._fetched.set()
             elif event == "ended":
                 ended = record
                 break
         if not started and self._stopped is None:
             raise Unsupported(f"the sandbox did not start: {_said(tail)}")
-        return {**ended, "unsaved": unsaved}
+        return {**ended, "unsaved": self._unsaved}
 
     def _records(self, lines: IO[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Lines with what follows them, until the sandbox is gone or breaks the rules."""
@@ -247,12 +267,17 @@ class Session:
             tool, arguments = call.get("tool"), call.get("arguments", {})
             if isinstance(tool, str) and isinstance(arguments, dict):
                 answer = self.handler(tool, arguments)
-        line = json.dumps(answer).encode()
-        if len(line) > ANSWER_BYTES:
-            line = json.dumps({"refused": f"the answer has {len(line)} bytes, more than {ANSWER_BYTES}"}).encode()
-        with contextlib.suppress(OSError):  # it may be gone
-            connection.sendall(line + b"\n")
+        if (size := len(json.dumps(answer))) > ANSWER_BYTES:
+            answer = {"refused": f"the answer has {size} bytes, more than {ANSWER_BYTES}"}
+        self._send(connection, {"answer": answer})
         return None
+
+    def _send(self, connection: socket.socket, record: Mapping[str, Any]) -> bool:
+        """Says something to the sandbox; whether it is there to hear it."""
+        with self._sending, contextlib.suppress(OSError):
+            connection.sendall(json.dumps(record).encode() + b"\n")
+            return True
+        return False
 
     # The processes.
 
@@ -291,6 +316,7 @@ class Session:
     def _outcome(self, ended: Mapping[str, Any], seconds_s: float, tail: "_Tail | None") -> Outcome:
         status = ended.get("status") if isinstance(ended.get("status"), int) else None
         reason = self._stopped if self._stopped != "it is over" else None
+        stopped = reason is not None or ended.get("reason") == "time"
         if reason is None and ended.get("reason") == "time":
             reason, status = f"it did not end within {self.caps.wall_s:g} s, and was stopped", None
         elif reason is None and ended.get("event") != "ended":
@@ -300,7 +326,7 @@ class Session:
         if reason is not None and self._group.oom_kills():
             reason += f" (its memory cap of {self.caps.memory_bytes >> 20} MiB was reached)"
         text = "" if tail is None else tail.text()
-        return Outcome(status, reason, ended.get("unsaved"), seconds_s, text, self.held)
+        return Outcome(status, reason, ended.get("unsaved"), seconds_s, text, self.held, stopped)
 
     # Files.
 
@@ -332,6 +358,7 @@ class Session:
         }
         (texts / "job.json").write_text(json.dumps(job))
         (texts / "task.md").write_text(task)
+        (texts / "passwd").write_text("agent:x:1000:1000::/agent/home:/bin/sh\n")
         words = enclosure.command(self.clone.origin, texts, _FOLDER / "inside.py")
         spec = {"socket": str(self._folder / _SOCKET), "entrances": self._group.entrances, "command": words}
         (self._folder / "spec.json").write_text(json.dumps(spec))
