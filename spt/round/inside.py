@@ -36,6 +36,7 @@ GIT_SWITCHES = (
     *("-c", "gc.auto=0", "-c", "core.autocrlf=false", "-c", "core.excludesFile=/spt/keep/exclude"),
 )
 POLL_S = 0.05
+SAVING_S = 10.0
 _FAILED = (OSError, subprocess.SubprocessError, ValueError)
 
 
@@ -69,8 +70,11 @@ class Runner:
             self._tell({"event": "ended", "status": 127, "reason": f"{command[0]}: {error.strerror}"})
             return
         status = self._watch(child)
+        self.saving.acquire(timeout=SAVING_S)  # not in the midst of taking work out
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)  # whatever it left running; not ourselves
+        with contextlib.suppress(RuntimeError):
+            self.saving.release()
         self._save("work")
         self._tell({"event": "ended", "status": status, "reason": None if status is not None else "time"})
 

@@ -160,13 +160,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _read(self) -> tuple[tuple[int, str] | None, bytes]:
         """(status and reason of a refusal, or None; the request's body)."""
-        parts = urlsplit(self.path)
-        if parts.path not in PATHS or parts.query not in QUERIES:
-            return (404, "nothing is reached from here but messages to the model"), b""
         length = self.headers.get("content-length", "")
         if not length.isdecimal() or int(length) > BODY_BYTES:
             return (413, f"a request states its length, of at most {BODY_BYTES} bytes"), b""
         body = self.rfile.read(int(length))
+        parts = urlsplit(self.path)
+        if parts.path not in PATHS or parts.query not in QUERIES:
+            return (404, "nothing is reached from here but messages to the model"), b""
         try:
             request = json.loads(body)
         except (ValueError, RecursionError):

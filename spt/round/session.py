@@ -38,6 +38,7 @@ PERIOD_S = 5.0  # how often what an agent has done so far is taken out
 GRACE_S = 15.0  # after its time, for taking out the last
 START_S = 30.0
 FETCH_S = 60.0
+LEAVE_S = 2.0
 LINE_BYTES = 64 * 1024
 ANSWER_BYTES = 8 * 1024
 MAX_CALLS = 2000
@@ -191,6 +192,8 @@ class Session:
         try:
             with connection, connection.makefile("rb") as lines:
                 ended = self._serve(connection, lines, tail)
+                if ended.get("event") == "ended":
+                    self._leave()
         finally:
             timer.cancel()
             self.stop("it is over")
@@ -303,6 +306,13 @@ class Session:
     def _first(self) -> int | None:
         with self._lock:
             return _pid_of(self._processes[1]) if len(self._processes) > 1 else None
+
+    def _leave(self) -> None:
+        """Lets a sandbox that has ended go by itself, so that its starter sees the status."""
+        poll = select.poll()
+        for process in self._processes[:1]:
+            poll.register(process, select.POLLIN)
+            poll.poll(int(1000 * LEAVE_S))
 
     def _wait(self) -> None:
         """Returns when the sandbox is gone with all that was in it."""

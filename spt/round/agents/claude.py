@@ -39,6 +39,7 @@ _OWN = ("Bash", "Read", "Write", "Edit", "Glob", "Grep")  # the command line's o
 _TURNS = 200
 _CLOSING_S = 60.0  # for the command line to end after the model has
 _STDERR = 20
+_PIPES_S = 0.2
 _SERVICE = "https://api.anthropic.com"
 _DIRECTION = {
     "type": "object",
@@ -247,6 +248,7 @@ class ClaudeAgent:
             said.problem = f"it did not end within {wall_s:g} s"
         except ClaudeSDKError as error:
             said.problem = said.problem or (None if said.finished else _line(error))
+        await asyncio.sleep(_PIPES_S)  # the SDK ends before the loop has seen its pipes close
         return said
 
     def _options(self, session: Session, schemas: Mapping[str, Mapping[str, Any]], answer: Answer, said: _Said) -> Any:
