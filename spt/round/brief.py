@@ -24,7 +24,7 @@ Allowed are plain text files ({", ".join(SUFFIXES)}) in {", ".join(f"{folder}/" 
 {", ".join(sorted(FIXED))}; no links, no submodules, no executables, no literal above {LITERAL_BYTES // 1024} KiB.
 A mechanism stands behind an option of its own in stock/options/NAME.toml, whose default is stock.
 The option values that switch your work on are trailers of a commit, one a line: `Spt-Option: NAME=VALUE`;
-or lines NAME=VALUE in /agent/options.
+or lines NAME=VALUE in /spt/room/options.
 """
 
 

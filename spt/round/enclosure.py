@@ -31,7 +31,7 @@ TASK = Path("/spt/task.md")
 MODEL = Path("/spt/model")
 KEEP = Path("/spt/keep")  # for what takes its work out; a tmpfs of its own, so that a full disk stops no one
 _PASSWD = Path("/etc/passwd")  # without its own line there, a program may refuse to run
-ROOM = Path("/agent")
+ROOM = Path("/spt/room")
 WORK_TREE = ROOM / "tree"
 PROGRAMS = ROOM / "bin"  # the agent's `tool`
 

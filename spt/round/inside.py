@@ -23,7 +23,7 @@ from typing import Any
 
 BASE, JOB, MODEL = Path("/spt/base.git"), Path("/spt/job.json"), Path("/spt/model")
 KEEP = Path("/spt/keep")
-ROOM = Path("/agent")
+ROOM = Path("/spt/room")
 TREE = ROOM / "tree"
 TOOLS = ROOM / "run" / "tools"
 OPTIONS = ROOM / "options"

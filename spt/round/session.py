@@ -368,7 +368,7 @@ class Session:
         }
         (texts / "job.json").write_text(json.dumps(job))
         (texts / "task.md").write_text(task)
-        (texts / "passwd").write_text("agent:x:1000:1000::/agent/home:/bin/sh\n")
+        (texts / "passwd").write_text("agent:x:1000:1000::/spt/room/home:/bin/sh\n")
         words = enclosure.command(self.clone.origin, texts, _FOLDER / "inside.py")
         spec = {"socket": str(self._folder / _SOCKET), "entrances": self._group.entrances, "command": words}
         (self._folder / "spec.json").write_text(json.dumps(spec))

@@ -19,7 +19,7 @@ def checkout(name: str, direction: str | None, folder: str | None, as_json: bool
     \b
     Example:
       cd $(spt round checkout smol-1)
-      spt round checkout smol-1 memory-best-first-tree --dir ../look
+      spt round checkout smol-1 memory-best-first-tree --dir ../outside
     """
     from spt.cli.output import print_json, say, show_path
     from spt.cli.round.named import named_round

@@ -148,13 +148,13 @@ def test_a_patch(deployment, bench, direction, service):
     play = (
         PATCH
         + """
-assert "A mechanism" in PROMPT and os.getcwd() == "/agent/tree" and os.getuid() == 1000
+assert "A mechanism" in PROMPT and os.getcwd() == "/spt/room/tree" and os.getuid() == 1000
 assert model()["usage"]["output_tokens"] == 100
 names = {one["name"] for one in mcp("tools/list", {})["result"]["tools"]}
 assert names == {"offer", "measure_quick", "try_patch", "walk", "ceiling", "search_memory"}, names
 assert tool("offer") == {"number": 0}
 assert tool("measure_quick", number=0)["ratio"] == 1.25
-assert "refused" in tool("walk", policy="../../etc")
+assert "refused" in tool("walk", policy="../../x")
 end()
 """
     )

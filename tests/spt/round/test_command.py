@@ -14,7 +14,7 @@ from tests.spt.toys import INT_OPTION, git
 OPTION = INT_OPTION.format("budget", 8)
 FASTER = f"""
 import os, subprocess, sys
-os.chdir("/agent/tree")
+os.chdir("/spt/room/tree")
 open("stock/engine.py", "a").write("# faster\\n")
 open("stock/options/scripted.toml", "w").write({OPTION!r})
 subprocess.run(["git", "add", "-A"], check=True)
@@ -105,11 +105,11 @@ def test_the_task_and_the_tools(bench, direction):
     code = """
 import json, subprocess
 task = open("/spt/task.md").read()
-assert "A budget" in task and "It wins." in task and "/agent/tree" in task and "stock/worker.py" in task
+assert "A budget" in task and "It wins." in task and "/spt/room/tree" in task and "stock/worker.py" in task
 def tool(*words):
     return json.loads(subprocess.run(["tool", *words], capture_output=True, check=True).stdout)
 assert tool("offer") == {"refused": "it changed nothing"}
-open("/agent/tree/stock/new.py", "w").write("x = 1\\n")
+open("/spt/room/tree/stock/new.py", "w").write("x = 1\\n")
 assert tool("offer") == {"number": 0}
 assert tool("offer") == {"number": 0}
 assert tool("measure_quick", "number=0") == {"ratio": 1.25, "same": 1.0}
@@ -117,7 +117,7 @@ assert tool("walk", "policy=best-first 16:7")["tau"] == 4.0
 assert tool("ceiling") == {"tau": 2.0}
 assert len(tool("search_memory", "words=tree budget")["found"]) == 3
 for words in (["measure_quick"], ["measure_quick", "number=true"], ["measure_quick", "number=0", "path=/etc"],
-              ["walk", "policy=../../etc"], ["walk", "policy=$(id)"], ["search_memory", "words=" + "x" * 500],
+              ["walk", "policy=../../x"], ["walk", "policy=$(id)"], ["search_memory", "words=" + "x" * 500],
               ["shell", "words=id"], ["try_patch", "number=0x1"]):
     assert "refused" in tool(*words), words
 """
@@ -135,7 +135,7 @@ assert sys.argv[1] == "propose" and "the words of the task" in open("/spt/task.m
 for title in ("A tree", "A kernel", "One too many"):
     gain = ["predicted_gain=1.1", "low=1.02", "high=1.2"]
     subprocess.run(["tool", "direction", f"title={title}", "hypothesis=It wins.", *gain], check=True)
-open("/agent/tree/stock/new.py", "w").write("x = 1\\n")
+open("/spt/room/tree/stock/new.py", "w").write("x = 1\\n")
 """
     task = Task("explore", *base, slots=2, taken=frozenset({"scripted-1"}), text="the words of the task")
     found = bench(code).propose(task)

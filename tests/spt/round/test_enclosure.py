@@ -45,7 +45,7 @@ def test_ordinary_git(deployment):
         r"""
 sh("git log --format=%s | wc -l; git status --porcelain; git remote")
 sh("echo 'x = 2' > stock/engine.py; git commit -qam 'faster\n\nSpt-Option: linear=w12'")
-sh("echo hi > stock/new.py; echo select=best > /agent/options")
+sh("echo hi > stock/new.py; echo select=best > /spt/room/options")
 """,
     )
 
@@ -83,7 +83,7 @@ def test_calls(deployment):
         r"""
 sh("echo 'x = 2' > stock/engine.py; tool offer; tool walk policy=best-16 number=3")
 with socket.socket(socket.AF_UNIX) as runner:
-    runner.connect("/agent/run/tools")
+    runner.connect("/spt/room/run/tools")
     runner.sendall(b"nonsense\n")
     print(runner.recv(1000).decode(), flush=True)
 """,
@@ -168,13 +168,13 @@ for point in sorted(points | {"/etc", "/spt", "/sys", "/", "/root"}):
     for path in (point, point + "/written-by-agent"):
         if attempt(lambda: os.close(os.open(path, os.O_WRONLY | os.O_CREAT))):
             wrote.append(path)
-tell([wrote, attempt(lambda: os.mknod("/agent/disk", 0o60600, os.makedev(8, 0)))])
+tell([wrote, attempt(lambda: os.mknod("/spt/room/disk", 0o60600, os.makedev(8, 0)))])
 """
     before = snapshot(deployment)
     wrote, device = json.loads(enclose(deployment, code).outcome.tail)
 
     devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "console")}
-    rooms = {f"{room}/written-by-agent" for room in ("/agent", "/tmp", "/spt/keep", "/dev/shm")}
+    rooms = {f"{room}/written-by-agent" for room in ("/spt/room", "/tmp", "/spt/keep", "/dev/shm")}
     assert set(wrote) - devices == rooms
     assert device is None
     assert snapshot(deployment) == before
@@ -244,7 +244,7 @@ def test_fills_the_disk(deployment):
 sh("echo 'x = 2' > stock/engine.py; git commit -qam faster")
 total = 0
 for name in range(10_000):
-    with open(f"/agent/home/{name}", "wb") as file:
+    with open(f"/spt/room/home/{name}", "wb") as file:
         wrote = attempt(lambda: file.write(b"x" * (1 << 20)))
         total += wrote or 0
         if wrote is None or attempt(file.flush) is None:
@@ -425,8 +425,8 @@ def test_replaces_git(deployment, tmp_path):
         deployment,
         r"""
 sh("echo 'x = 2' > stock/engine.py; git commit -qam faster")
-sh("mv .git /agent/home/old; git init -q; cp -r /agent/home/old/. .git/")
-evil = f"/bin/sh -c 'touch {sys.argv[1]}; echo ran >> /agent/home/ran'"
+sh("mv .git /spt/room/home/old; git init -q; cp -r /spt/room/home/old/. .git/")
+evil = f"/bin/sh -c 'touch {sys.argv[1]}; echo ran >> /spt/room/home/ran'"
 for name in ("post-commit", "pre-commit", "post-checkout", "reference-transaction", "post-index-change"):
     open(f".git/hooks/{name}", "w").write("#!/bin/sh\n" + evil + "\n")
     os.chmod(f".git/hooks/{name}", 0o755)

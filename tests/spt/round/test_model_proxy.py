@@ -142,7 +142,7 @@ def test_a_stream(tmp_path, service):
         ("GET", "/v1/models", None, 404),
         ("POST", "/v1/files", ASKED, 404),
         ("POST", "/v1/messages/batches", ASKED, 404),
-        ("POST", "/v1/messages/../files", ASKED, 404),
+        ("POST", "/v1/messages/../x", ASKED, 404),
         ("POST", "/v1/messages?to=elsewhere", ASKED, 404),
         ("POST", "http://elsewhere.invalid/v1/messages/x", ASKED, 404),
         ("CONNECT", "elsewhere.invalid:443", None, 404),
