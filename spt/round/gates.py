@@ -4,7 +4,6 @@ What is cheap comes first, and only the judge's timing and forcing promote; the 
 """
 
 import contextlib
-import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from spt.round.bench import Bench
 from spt.round.budget import Waiting
 from spt.round.direction import Candidate, Direction, Figure, SystemOf, Verdict
 from spt.round.runs import Asked
+from spt.round.scope import check_scope
 from spt.verdicts import NO
 
 __all__ = ["GATES", "Subject", "compare_answers", "default", "exact", "quick", "scope", "timing"]
@@ -62,8 +62,7 @@ def scope(subject: Subject) -> Verdict:
         return Verdict("scope", False, error.message)
     if subject.trusted:
         return Verdict("scope", True, "composed in the controller, of entries and declared options")
-    check_scope = importlib.import_module("spt.round.scope").check_scope
-    reasons: list[str] = check_scope(objects, subject.base.tree, subject.system.tree)
+    reasons = check_scope(objects, subject.base.tree, subject.system.tree)
     if reasons:
         return Verdict("scope", False, "; ".join(reasons[:3]))
     rows = compare(objects, subject.base.tree, subject.system.tree).rows
