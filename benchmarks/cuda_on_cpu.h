@@ -37,11 +37,13 @@ struct Fiber {
 };
 
 struct Copy { u8* to; u8 bytes[16]; };
+struct Product { float* c; float a[2][16]; u64 x; };
 
 struct Block {
     std::vector<Fiber> fibers;
     std::vector<std::vector<std::vector<Copy>>> groups;  // of each thread: copies by group, the last one is open
-    std::vector<u32> exchanged;  // of each thread: the six registers of a product's operands
+    std::vector<std::vector<std::vector<Product>>> products;  // likewise
+    std::vector<u32> exchanged;  // of each thread: the four registers of a product's operand
     std::vector<u8> memory;
     ucontext_t scheduler;
     int current = 0;
@@ -49,7 +51,7 @@ struct Block {
 
 static Block* block;
 static dim3 threadIdx, blockIdx;
-static u8* shared;
+static u8* memory;
 static std::function<void()> body;
 
 static void yield() {
@@ -67,7 +69,11 @@ static void barrier(int first, int count) {
         yield();
     }
 }
-inline void __syncthreads() { barrier(0, (int)block->fibers.size()); }
+inline void __syncthreads() {
+    int own = threadIdx.x;
+    barrier(0, (int)block->fibers.size());
+    threadIdx.x = own;
+}
 
 static void entered() {
     int own = block->current;
@@ -82,9 +88,10 @@ template <typename Kernel> void run_block(int x, int y, int threads, size_t shar
     body = kernel;
     own.fibers.resize(threads);
     own.groups.assign(threads, std::vector<std::vector<Copy>>(1));
-    own.exchanged.assign(threads * 6, 0);
-    own.memory.assign(shared_bytes + 128, 0xff);
-    shared = own.memory.data() + (128 - (uintptr_t)own.memory.data() % 128) % 128;
+    own.products.assign(threads, std::vector<std::vector<Product>>(1));
+    own.exchanged.assign(threads * 4, 0);
+    own.memory.assign(shared_bytes + 1024, 0xff);
+    memory = own.memory.data() + 16 * 3;
     for (Fiber& fiber : own.fibers) {
         fiber.stack.resize(1 << 16);
         getcontext(&fiber.context);
@@ -124,6 +131,7 @@ inline u16 narrow(float v) {
     u32 bits = bits_of(v);
     return v != v ? 0x7fc0 : (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+inline u8* aligned(u8* at) { return block->memory.data() + ((at - block->memory.data()) + 1023) / 1024 * 1024; }
 inline u64 read_once() { return 0; }
 inline uint4 streamed(const uint4* at, u64) {
     if ((uintptr_t)at % 16) throw std::runtime_error("a read of 16 bytes is not aligned");
@@ -155,23 +163,46 @@ inline u32 sum_of_product(u32 two, u32 factors, u32 added) {
         return (float)((double)wide((u16)(two >> at)) * wide((u16)(factors >> at)) + wide((u16)(added >> at)));
     });
 }
-inline void multiplied(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    int warp = threadIdx.x / 32 * 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-    u32 mine[6] = {a0, a1, a2, a3, b0, b1};
-    memcpy(&block->exchanged[threadIdx.x * 6], mine, sizeof mine);
+inline u64 described(const void* tile) { return (u64)((const u8*)tile - block->memory.data()) / 16; }
+inline void shown_to_products() {}
+inline void products_may_read() {}
+
+// A product reads shared memory when somebody waits for it, so that what is overwritten too early is seen.
+static void complete(const Product& each) {
+    int q = threadIdx.x % 32 % 4;
+    for (int i = 0; i < TOKENS / 2; i++) {
+        int token = i / 4 * 8 + q * 2 + i % 2;
+        for (int column = 0; column < 16; column++) {
+            size_t at = each.x * 16 + token / 8 * 1024 + token % 8 * 128 + column * 2;
+            at ^= (at >> 7 & 7) << 4;  // the swizzle of 128 bytes
+            u16 value;
+            memcpy(&value, block->memory.data() + at, 2);
+            each.c[i] += each.a[i / 2 % 2][column] * wide(value);
+        }
+    }
+}
+inline void closed_products() { block->products[threadIdx.x].emplace_back(); }
+template <int LATER> inline void waited_for_products() {
+    auto& groups = block->products[threadIdx.x];
+    while ((int)groups.size() - 1 > LATER) {
+        for (Product& each : groups.front()) complete(each);
+        groups.erase(groups.begin());
+    }
+}
+inline void multiplied(float (&c)[TOKENS / 2], const u32 (&a)[4], u64 x) {
+    int own = threadIdx.x, warp = own / 32 * 32, g = own % 32 / 4;
+    memcpy(&block->exchanged[own * 4], a, 16);
     barrier(warp, 32);
-    threadIdx.x = warp + lane;
-    auto a = [&](int row, int column) {
-        u32 word = block->exchanged[(warp + row % 8 * 4 + column % 8 / 2) * 6 + row / 8 + column / 8 * 2];
-        return wide((u16)(word >> 16 * (column % 2)));
-    };
-    auto b = [&](int column, int token) {
-        u32 word = block->exchanged[(warp + token * 4 + column % 8 / 2) * 6 + 4 + column / 8];
-        return wide((u16)(word >> 16 * (column % 2)));
-    };
-    for (int i = 0; i < 4; i++)
-        for (int column = 0; column < 16; column++) c[i] += a(g + i / 2 * 8, column) * b(column, q * 2 + i % 2);
+    threadIdx.x = own;
+    Product each{c, {}, x};
+    for (int half = 0; half < 2; half++)
+        for (int column = 0; column < 16; column++) {
+            u32 word = block->exchanged[(warp + g * 4 + column % 8 / 2) * 4 + half + column / 8 * 2];
+            each.a[half][column] = wide((u16)(word >> 16 * (column % 2)));
+        }
+    block->products[own].back().push_back(each);
     barrier(warp, 32);
+    threadIdx.x = own;
 }
 inline void let_next_start() {}
 inline void waited_for_previous() {}

@@ -247,7 +247,7 @@ def configs(shape: Shape) -> list[Config]:
     """Tile heights, and numbers of programs that fill a device one to four times, each tile whole or in even pieces."""
     groups = -(-shape.k // 128)
     found: dict[Config, None] = {config_for(shape.n, shape.k, shape.gated): None}
-    for warps in (4, 6, 8, 12):
+    for warps in (4, 8, 12):
         tiles = -(-(shape.n // 2) // (16 * warps)) if shape.gated else -(-shape.n // (32 * warps))
         even = [
             tiles * pieces for pieces in range(1, groups + 1) if PROCESSORS // 2 <= tiles * pieces <= 4 * PROCESSORS

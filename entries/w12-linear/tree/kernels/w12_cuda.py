@@ -1,8 +1,8 @@
 """CUDA C++ of the products with W12 weights, and what compiles and starts it on a device.
 
 Every warp multiplies 32 rows of the matrix by all rows of x.  It reads its own codes from memory straight into
-registers, four steps of 32 columns ahead, in the order of the fragments of `mma.sync`, so that no code ever passes
-through shared memory; x does, one group of 128 columns after the other, for all warps of a program.
+registers, four steps of 32 columns ahead, in the order of the operands of `wgmma`, so that no code ever passes through
+shared memory; x does, one group of 128 columns after the other, for all warps of a program.
 What a program has summed goes to a workspace, piece by piece, and a second kernel, started early, finishes the outputs.
 
 `INTRINSICS` is all that needs a GPU's assembly.  `KERNELS` is C++ around it, so that a stand-in for the intrinsics runs
@@ -19,7 +19,7 @@ from torch import Tensor
 
 __all__ = ["INTRINSICS", "KERNELS", "Arguments", "Device", "Machine", "device"]
 
-LEAST_CAPABILITY = (9, 0)  # mul.bf16x2 and programmatic launches
+CAPABILITY = (9, 0)  # wgmma is Hopper's alone
 
 INTRINSICS = r"""
 typedef unsigned char u8;
@@ -28,6 +28,10 @@ typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
+// The first place in shared memory where its pattern of 8 rows begins.
+__device__ __forceinline__ u8* aligned(u8* memory) {
+    return memory + (1024 - (u32)__cvta_generic_to_shared(memory) % 1024) % 1024;
+}
 __device__ __forceinline__ u64 read_once() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -39,7 +43,7 @@ __device__ __forceinline__ uint4 streamed(const uint4* at, u64 policy) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at), "l"(policy));
     return v;
 }
-// 16 bytes into shared memory: `bytes` of them from memory, the others zeros.
+// 16 bytes into shared memory, from memory or, with no bytes, zeros.
 __device__ __forceinline__ void copied(void* to, const void* from, u32 bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes) : "memory");
@@ -58,11 +62,16 @@ __device__ __forceinline__ u32 sum_of_product(u32 two, u32 factors, u32 added) {
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(two), "r"(factors), "r"(added));
     return out;
 }
-// c[16 rows, 8 tokens] += a[16 rows, 16 columns] * b[16 columns, 8 tokens]
-__device__ __forceinline__ void multiplied(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+// A tile of x in shared memory, [tokens, 64 columns] in rows of 128 bytes, whose 16-byte pieces are swapped by row.
+__device__ __forceinline__ u64 described(const void* tile) {
+    return (u64)(((u32)__cvta_generic_to_shared(tile) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+// What was copied into shared memory may be read by products.
+__device__ __forceinline__ void shown_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void products_may_read() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void closed_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LATER> __device__ __forceinline__ void waited_for_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LATER) : "memory");
 }
 __device__ __forceinline__ float wide(u16 v) { return __uint_as_float((u32)v << 16); }
 __device__ __forceinline__ u16 narrow(float v) {
@@ -79,9 +88,8 @@ __device__ __forceinline__ void waited_for_previous() { asm volatile("griddepcon
 # STAGES (groups of x that are there or on their way) and FORMAT (0: both planes, 1: the high one, 2: bfloat16).
 KERNELS = r"""
 #define ROWS (WARPS * 32)    // of a tile: one for each thread
-#define TILES_OF_8 (TOKENS / 8)
-#define PITCH 320            // bytes of a row of x in shared memory: 128 numbers, and room that parts its banks
-#define STAGE (TOKENS * PITCH)
+#define HALF_STAGE (TOKENS * 128)  // bytes of 64 columns of x
+#define STAGE (2 * HALF_STAGE)
 
 struct Arguments {
     const u16* x; const uint4* high; const uint4* low;
@@ -108,7 +116,7 @@ __device__ __forceinline__ u32 middle(u32 high, u32 picks) {
     return sum_of_product(z & 0xff80ff80u, 0x75807580u, product(z, 0x77807780u));  // 2^108
 }
 
-// What a thread holds of 32 rows by 32 columns: rows g, g + 8, g + 16, g + 24 by columns 8 q .. 8 q + 7.
+// What a thread holds of 32 rows by 32 columns: rows g, g + 8, g + 16, g + 24 by two columns in each eight, from 2 q on.
 struct Codes {
 #if FORMAT == 2
     uint4 high[2][2];
@@ -149,7 +157,8 @@ __device__ __forceinline__ void operand(u32 (&a)[4], const Codes& codes, int m, 
 }
 
 extern "C" __global__ void __launch_bounds__(ROWS, BLOCKS) w12_multiply(const __grid_constant__ Arguments p) {
-    extern __shared__ __align__(128) u8 shared[];
+    extern __shared__ u8 memory[];
+    u8* shared = aligned(memory);
     constexpr int HIGH = FORMAT == 2 ? 128 : 64;  // 16-byte words of a step: 32 rows by 32 columns
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
     i64 units = (i64)p.tiles * p.groups;
@@ -167,57 +176,59 @@ extern "C" __global__ void __launch_bounds__(ROWS, BLOCKS) w12_multiply(const __
         u8* to = shared + (unit - first) % STAGES * STAGE;
         int column = unit % p.groups * 128;
         for (int i = threadIdx.x; i < TOKENS * 16; i += ROWS) {
-            int row = i / 16, at = column + i % 16 * 8;
+            int row = i / 16, piece = i % 16, at = column + piece * 8;
             bool there = row < p.rows && at < p.pitch;
-            copied(to + row * PITCH + i % 16 * 16, p.x + (there ? (i64)row * p.pitch + at : 0), there ? 16 : 0);
+            u8* place = to + piece / 8 * HALF_STAGE + row * 128 + ((piece % 8) ^ (row % 8)) * 16;
+            copied(place, p.x + (there ? (i64)row * p.pitch + at : 0), there ? 16 : 0);
         }
     };
+    // Two behind the stage that is multiplied, since products of the last one may still be on their way.
 #pragma unroll
-    for (int stage = 0; stage < STAGES - 1; stage++) {
+    for (int stage = 0; stage < STAGES - 2; stage++) {
         if (first + stage < end) copy_x(first + stage);
         closed_group();
     }
-    float sums[2][TILES_OF_8][4] = {};
+    float sums[2][TOKENS / 2] = {};
+    u32 a[2][2][2][4];  // operands of two steps, of which one is read while the other is made
     for (int unit = first; unit < end; unit++) {
-        waited_for_group<STAGES - 2>();
+        waited_for_group<STAGES - 3>();
+        shown_to_products();
         __syncthreads();
-        if (unit + STAGES - 1 < end) copy_x(unit + STAGES - 1);
+        if (unit + STAGES - 2 < end) copy_x(unit + STAGES - 2);
         closed_group();
         bool more = unit + 1 < end;
         high += WARPS * 4 * HIGH;
         low += WARPS * 4 * 32;
-        const u8* x = shared + (unit - first) % STAGES * STAGE + g * PITCH + q * 16;
+        u64 x = described(shared + (unit - first) % STAGES * STAGE);
 #pragma unroll
         for (int step = 0; step < 4; step++) {
-            u32 a[2][2][4];
+            auto& now = a[step % 2];
+            waited_for_products<1>();
 #pragma unroll
             for (int m = 0; m < 2; m++)
 #pragma unroll
-                for (int kk = 0; kk < 2; kk++) operand(a[m][kk], codes[step], m, kk);
+                for (int kk = 0; kk < 2; kk++) operand(now[m][kk], codes[step], m, kk);
             if (more) fetched(codes[step], high + step * HIGH, low + step * 32, policy);
+            products_may_read();
 #pragma unroll
-            for (int t = 0; t < TILES_OF_8; t++) {
-                uint4 b = *(const uint4*)(x + t * 8 * PITCH + step * 64);
+            for (int kk = 0; kk < 2; kk++)
 #pragma unroll
-                for (int m = 0; m < 2; m++) {
-                    multiplied(sums[m][t], a[m][0][0], a[m][0][1], a[m][0][2], a[m][0][3], b.x, b.y);
-                    multiplied(sums[m][t], a[m][1][0], a[m][1][1], a[m][1][2], a[m][1][3], b.z, b.w);
-                }
-            }
+                for (int m = 0; m < 2; m++)
+                    multiplied(sums[m], now[m][kk], x + step / 2 * (HALF_STAGE / 16) + (step % 2 * 2 + kk) * 2);
+            closed_products();
         }
         if ((unit + 1) % p.groups != 0 && more) continue;
+        waited_for_products<0>();
         int tile = unit / p.groups, piece = blockIdx.x - owner((i64)tile * p.groups, units, p.programs);
         float* work = p.work + ((i64)tile * p.slices + piece) * (TOKENS * ROWS);
 #pragma unroll
         for (int m = 0; m < 2; m++)
 #pragma unroll
-            for (int t = 0; t < TILES_OF_8; t++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    int row = warp * 32 + m * 16 + g + i / 2 * 8, token = t * 8 + q * 2 + i % 2;
-                    __stcg(work + token * ROWS + row, sums[m][t][i]);
-                    sums[m][t][i] = 0.0f;
-                }
+            for (int i = 0; i < TOKENS / 2; i++) {
+                int row = warp * 32 + m * 16 + g + i / 2 % 2 * 8, token = i / 4 * 8 + q * 2 + i % 2;
+                __stcg(work + token * ROWS + row, sums[m][i]);
+                sums[m][i] = 0.0f;
+            }
     }
 }
 
@@ -315,8 +326,8 @@ extern "C" __global__ void __launch_bounds__(ROWS) w12_unpack(const __grid_const
                 row += in_tile / taken * outputs;
                 int base = p.base[row];
                 for (int i = 0; i < 8; i++) {
-                    int column = unit % p.groups * 128 + step * 32 + q * 8 + i;
-                    if (column >= p.k) break;
+                    int column = unit % p.groups * 128 + step * 32 + i / 2 * 8 + q * 2 + i % 2;
+                    if (column >= p.k) continue;
                     int h = high[step * 1024 + m * 512 + lane * 16 + i / 4 * 8 + half * 4 + i % 4];
                     int l = low[step * 512 + lane * 16 + m * 8 + i];
                     int code = (h & 0x7f) << 4 | ((l >> 4 * half) & 15);
@@ -325,6 +336,20 @@ extern "C" __global__ void __launch_bounds__(ROWS) w12_unpack(const __grid_const
                 }
             }
 }
+"""
+
+
+def multiplied(tokens: int) -> str:
+    """c[64 rows, tokens] += a[64 rows, 16 columns] * x[tokens, 16 columns], by the four warps that hold a and c."""
+    count = tokens // 2
+    c = ",".join(f"%{index}" for index in range(count))
+    a = ",".join(f"%{count + index}" for index in range(4))
+    sums = ", ".join(f'"+f"(c[{index}])' for index in range(count))
+    return f"""
+__device__ __forceinline__ void multiplied(float (&c)[{count}], const u32 (&a)[4], u64 x) {{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n{tokens}k16.f32.bf16.bf16 {{{c}}}, {{{a}}}, %{count + 4}, 1, 1, 1, 0;"
+                 : {sums} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x));
+}}
 """
 
 
@@ -357,12 +382,12 @@ class Device:
 
     def __init__(self, index: int) -> None:
         capability = torch.cuda.get_device_capability(index)
-        if capability < LEAST_CAPABILITY:
+        if capability != CAPABILITY:
             name = torch.cuda.get_device_name(index)
             raise RuntimeError(
                 f"W12 products need compute capability 9.0, and '{name}' has {capability[0]}.{capability[1]}"
             )
-        self.index, self.architecture = index, f"sm_{capability[0]}{capability[1]}"
+        self.index, self.architecture = index, "sm_90a"
         self._functions: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
 
     def launch(
@@ -417,7 +442,8 @@ def compiled(constants: tuple[tuple[str, int], ...], architecture: str) -> bytes
     except ImportError as error:
         raise RuntimeError("the package 'cuda-bindings' is not installed here: pip install 'specpilot[gpu]'") from error
 
-    program = _checked(nvrtc.nvrtcCreateProgram((INTRINSICS + KERNELS).encode(), b"w12.cu", 0, None, None))
+    source = INTRINSICS + multiplied(dict(constants)["TOKENS"]) + KERNELS
+    program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"w12.cu", 0, None, None))
     options = [f"-D{name}={value}" for name, value in constants]
     options += [f"--gpu-architecture={architecture}", "-std=c++17", "-default-device"]
     words = [option.encode() for option in options]

@@ -1,4 +1,4 @@
-"""Products of 1 to 128 rows with a W12 matrix on an NVIDIA GPU, through `mma.sync`: the kernels are in `w12_cuda`.
+"""Products of 1 to 128 rows with a W12 matrix on an NVIDIA GPU, through `wgmma`: the kernels are in `w12_cuda`.
 
 The matrix is a sequence of units, `32 warps` rows by 128 columns, tile by tile and column by column within a tile.
 Program p of P takes the units from p U / P to (p + 1) U / P.  Each piece of a tile is summed in column order, pieces are
@@ -46,7 +46,7 @@ STRIP = 32  # rows of the matrix that a warp multiplies
 BOTH, VIEW, PLAIN = 0, 1, 2  # what is read: both planes, the high one, or bfloat16 as it is
 _PROCESSORS = 132  # of an H200
 _SHARED_BYTES = 227 * 1024  # that a program may have there
-_PITCH_BYTES = 320  # of a row of x in shared memory
+_STAGES = 4  # groups of x that are in shared memory or on their way
 _REGISTERS = 65536  # of a processor
 
 
@@ -70,8 +70,8 @@ class Strips:
     """A W12 matrix [n, k] in the order in which warps read it; all tensors contiguous and on one device.
 
     high: uint8 [tiles, groups, warps, 4, 2, 32, 16], low: uint8 [tiles, groups, warps, 4, 32, 16]: of a step of 32
-    columns each lane's bytes, which are those of four rows, 8 apart, by eight columns; a byte of `low` has the nibbles
-    of a row and of the one 8 below it.  With kind PLAIN high is bfloat16 [tiles, groups, warps, 4, 2, 2, 32, 8].
+    columns each lane's bytes, which are those of four rows, 8 apart, by two of each eight columns; a byte of `low` has
+    the nibbles of a row and of the one 8 below it.  With kind PLAIN high is bfloat16 [tiles, groups, warps, 4, 2, 2, 32, 8].
     paired: the first half of the rows are gates of the second half, and a tile holds as many of these as of those.
     base, starts, columns, values: as in `Packed`.
     """
@@ -129,10 +129,10 @@ def strips(packed: Packed, config: Config | None = None, paired: bool = False) -
     _check(n, k, config, paired)
     if not bool(((packed.base >= MIN_BASE) & (packed.base <= MAX_BASE)).all()):
         raise ValueError(f"a base is outside of {MIN_BASE}..{MAX_BASE}, where scaling is exact")
-    high = _in_steps(packed.high, n, config, paired).permute(0, 5, 1, 6, 2, 4, 7, 8, 3, 9)
+    high = _in_steps(packed.high, n, config, paired).permute(0, 5, 1, 6, 2, 4, 9, 7, 3, 8, 10)
     low = packed.low.unflatten(1, (-1, GROUP // 2))
     nibbles = torch.cat((low & 15, low >> 4), 2).flatten(1)
-    below = _in_steps(nibbles, n, config, paired).permute(3, 0, 5, 1, 6, 4, 7, 2, 8, 9)
+    below = _in_steps(nibbles, n, config, paired).permute(3, 0, 5, 1, 6, 4, 9, 2, 7, 8, 10)
     return Strips(
         n,
         k,
@@ -152,7 +152,7 @@ def plain_strips(matrix: Tensor, config: Config, paired: bool = False) -> Strips
     n, k = matrix.shape
     _check(n, k, config, paired)
     columns = torch.nn.functional.pad(matrix, (0, padded(k) - k))
-    high = _in_steps(columns, n, config, paired).permute(0, 5, 1, 6, 2, 8, 4, 7, 3, 9)
+    high = _in_steps(columns, n, config, paired).permute(0, 5, 1, 6, 2, 7, 4, 9, 3, 8, 10)
     none = torch.zeros(0, dtype=torch.int32, device=matrix.device)
     base = torch.full((n,), 112, dtype=torch.int16, device=matrix.device)  # times one
     starts = torch.zeros(n + 1, dtype=torch.int32, device=matrix.device)
@@ -162,10 +162,10 @@ def plain_strips(matrix: Tensor, config: Config, paired: bool = False) -> Strips
 
 def restore(weight: Strips) -> Packed:
     """The record that `strips` was given, bit for bit."""
-    lanes = (weight.config.warps, 4, 2, 8, 4, 2, 2, 4)
-    high = weight.high.view(weight.tiles, weight.groups, *lanes).permute(0, 2, 4, 8, 5, 1, 3, 6, 7, 9)
-    low = weight.low.view(weight.tiles, weight.groups, weight.config.warps, 4, 8, 4, 2, 2, 4)
-    nibbles = torch.stack((low & 15, low >> 4)).permute(1, 3, 7, 0, 5, 2, 4, 6, 8, 9)
+    warps, shape = weight.config.warps, (weight.tiles, weight.groups)
+    high = weight.high.view(*shape, warps, 4, 2, 8, 4, 2, 2, 2, 2).permute(0, 2, 4, 8, 5, 1, 3, 7, 9, 6, 10)
+    low = weight.low.view(*shape, warps, 4, 8, 4, 2, 2, 2, 2)
+    nibbles = torch.stack((low & 15, low >> 4)).permute(1, 3, 7, 0, 5, 2, 4, 8, 9, 6, 10)
     rows = weight.tiles * weight.config.warps * STRIP
     order = _stored_rows(weight.n, weight.config, weight.paired, high.device)
     planes = []
@@ -181,8 +181,8 @@ def restore(weight: Strips) -> Packed:
 def _check(n: int, k: int, config: Config, paired: bool) -> None:
     if paired and n % 2:
         raise ValueError(f"gates come in pairs, got {n} rows")
-    if not 1 <= config.warps <= 16 or config.warps % 2:
-        raise ValueError(f"a tile has 2 to 16 warps, an even number of them, not {config.warps}")
+    if config.warps not in (4, 8, 12, 16):
+        raise ValueError(f"a tile has 4, 8, 12 or 16 warps, not {config.warps}")
     units = _tiles(n, config.warps, paired) * (padded(k) // GROUP)
     if not 1 <= config.programs <= units or (units + 1) * (config.programs + 1) >= 1 << 62:
         raise ValueError(f"{units} units take 1 to {units} programs, not {config.programs}")
@@ -206,11 +206,14 @@ def _stored_rows(n: int, config: Config, paired: bool, device: torch.device) -> 
 
 
 def _in_steps(plane: Tensor, n: int, config: Config, paired: bool) -> Tensor:
-    """A plane [n, padded k] by place: [tile, warp, half of 32 rows, half of these, row, group, step, lane, half, 4]."""
+    """A plane [n, padded k] by what its rows and columns are to a warp, slowest first.
+
+    [tile, warp, half of 32 rows, half of these, row of 8, group, step, half of 32 columns, half of these, pair, of two].
+    """
     order = _stored_rows(n, config, paired, plane.device)
     rows = plane.new_zeros(len(order), plane.shape[1])
     rows[order >= 0] = plane[order[order >= 0]]
-    return rows.view(-1, config.warps, 2, 2, 8, plane.shape[1] // GROUP, 4, 4, 2, 4)
+    return rows.view(-1, config.warps, 2, 2, 8, plane.shape[1] // GROUP, 4, 2, 2, 4, 2)
 
 
 def _owner_of(unit: int, units: int, programs: int) -> int:
@@ -230,11 +233,15 @@ def _slices(tiles: int, groups: int, programs: int) -> int:
 def constants_for(rows: int, warps: int, kind: int) -> dict[str, int]:
     """What kernels for so many rows of x are compiled for."""
     tokens = next(tokens for tokens in TOKENS if rows <= tokens)
-    stages = 4 if tokens <= 64 else 3
-    # Sums, codes that are on their way, operands and addresses of a thread.
-    registers = tokens + (64 if kind == PLAIN else 48) + 64
-    resident = min(_REGISTERS // (registers * STRIP * warps), _SHARED_BYTES // (tokens * _PITCH_BYTES * stages))
-    return {"TOKENS": tokens, "WARPS": warps, "BLOCKS": max(1, resident), "STAGES": stages, "FORMAT": kind}
+    # Sums, codes that are on their way, operands of two steps, addresses.
+    registers = tokens + (64 if kind == PLAIN else 48) + 32 + 28
+    resident = min(_REGISTERS // (registers * 32 * warps), _SHARED_BYTES // _shared_bytes(tokens))
+    return {"TOKENS": tokens, "WARPS": warps, "BLOCKS": max(1, resident), "STAGES": _STAGES, "FORMAT": kind}
+
+
+def _shared_bytes(tokens: int) -> int:
+    """What a program of `w12_multiply` asks for: x of some groups, and room to begin at a pattern."""
+    return _STAGES * tokens * GROUP * 2 + 1024
 
 
 def w12_mma(
@@ -269,8 +276,7 @@ def w12_mma(
     work = x.new_empty(weight.tiles * slices * tokens * stored, dtype=torch.float32)
     arguments = _arguments(weight, x=x, bias=bias, residual=residual, work=work, y=y, slices=slices)
     machine = machine or device(x.device.index)
-    shared_bytes = tokens * _PITCH_BYTES * constants["STAGES"]
-    machine.launch("w12_multiply", constants, (weight.config.programs, 1), stored, shared_bytes, arguments)
+    machine.launch("w12_multiply", constants, (weight.config.programs, 1), stored, _shared_bytes(tokens), arguments)
     grid = cdiv(weight.outputs, 128), cdiv(rows, 4)
     machine.launch("w12_finish", constants, grid, 128, 0, arguments)
     return y
@@ -281,11 +287,10 @@ def w12_mma_decode(weight: Strips, out: Tensor, machine: Machine | None = None) 
     if out.dtype != torch.bfloat16 or out.shape != (weight.n, weight.k) or not out.is_contiguous():
         raise ValueError(f"out is bfloat16 {[weight.n, weight.k]}, got {out.dtype} {list(out.shape)}")
     constants = constants_for(1, weight.config.warps, BOTH)
-    shared_bytes = constants["TOKENS"] * _PITCH_BYTES * constants["STAGES"]
     arguments = _arguments(weight, x=None, bias=None, residual=None, work=None, y=out, slices=0)
     grid = weight.tiles * weight.groups, 1
     (machine or device(out.device.index)).launch(
-        "w12_unpack", constants, grid, weight.config.warps * STRIP, shared_bytes, arguments
+        "w12_unpack", constants, grid, weight.config.warps * STRIP, 0, arguments
     )
     put_escapes(out.view(torch.int16), weight.starts, weight.columns, weight.values)
     return out
