@@ -31,6 +31,8 @@ def test_what_is_faster_is_promoted_and_nothing_else(ended):
     assert found["memory-noop"][0] == "declined" and found["memory-noop"][1] in ("predicted", "confirm")
     assert found["memory-unchecked"] == ("declined", "checks")
     assert found["memory-wrong"] == ("declined", "exact")
+    assert found["sweep-explore"] == ("promoted", None)  # fewer steps, before the canary came on top
+    assert found["whole"] == ("promoted", None)
     assert ran.json["outcome"] == "promoted"
     assert list(ran.json["phases"]) == list(PHASES)
     assert set(ran.json["phases"].values()) <= {"done", "skipped"}
