@@ -12,6 +12,7 @@ from typing import Any
 from spt.campaign import DEMO
 from spt.checks import run_commands
 from spt.errors import SptError
+from spt.formats import canonical
 from spt.gains import LEAST_GAIN
 from spt.git.tree import compare
 from spt.job import HarnessFailed
@@ -164,7 +165,8 @@ def quick(bench: Bench, system: SystemOf, base: SystemOf) -> dict[str, Any]:
     {ratio: time of the base over time of the system, a token; tau and base_tau; ms_tok and base_ms_tok; same: share of
     answers with equal ids; requests}
     """
-    asked = Asked(bench.settings.sizes.quick, bench.settings.seed, bench.settings.sizes.quick_tok)
+    sizes, named = bench.settings.sizes, canonical(bench.arm(system).system)
+    asked = Asked(sizes.quick, bench.settings.seed, sizes.quick_tok, beside=named if sizes.beside else "")
     before, after = bench.both_answers(base, system, asked)
     (base_s, base_tau), (own_s, own_tau) = _pace(before), _pace(after)
     ids = {(answer["request"], answer["turn"]): answer["ids"] for answer in before}

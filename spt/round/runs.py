@@ -27,13 +27,15 @@ _ROOM = 12  # digits of a folder's name
 class Asked:
     """Development requests: how many, drawn by which seed, answers of how many tokens at most.
 
-    exact: by exact mode in float32, with the digests of the logits.
+    exact: by exact mode in float32, with the digests of the logits.  beside: what else is asked at that time, where
+    answers of another time are no match.
     """
 
     count: int
     seed: int
     max_tok: int
     exact: bool = False
+    beside: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,12 @@ class Sizes:
     measured: int = 64
     measured_tok: int = 256
     profile: bool = True  # of a measurement: where the time of a step goes
+    beside: bool = False  # the base is asked anew beside each candidate, since the machine's pace drifts
 
 
 SIZES = {
     RULE: Sizes(),
-    DEMO: Sizes(quick=2, quick_tok=48, exact=1, exact_tok=16, measured=2, measured_tok=32, profile=False),
+    DEMO: Sizes(quick=2, quick_tok=48, exact=1, exact_tok=16, measured=2, measured_tok=32, profile=False, beside=True),
 }
 
 
