@@ -1,0 +1,354 @@
+"""Times the certified LM head against cuBLAS and against the head that it stands for, in CUDA-graph replay.
+
+    python -m benchmarks.lm_head --out rows.jsonl                          both heads, peers in the same run
+    python -m benchmarks.lm_head --out tune.jsonl --tune --max-minutes 6   searches a config for the pass over a head
+    python -m benchmarks.lm_head --out smoke.jsonl --smoke                 a tiny head on a CPU
+
+Tokens of the certified head must be those of the full product with the same packed weights, before its time is taken:
+a row that is wrong is written as failed, has no time, and makes the exit code 1.  One JSON line a measurement goes to
+--out; what it already holds for the same kernels, card, torch and Triton is not measured again.
+
+cublas: the library's product with the BF16 head, logits only.  cublas_token: and the best id of each row.
+w12_token: the product with 12 bits a weight, and the best id.  view: the product with the high plane, logits only, not
+exact.  certified: the id, exact; `sampled` at a temperature of 1 with noise.
+Weights rotate through twice what the L2 holds, or two copies.  Bytes are those of the weight that a call must read: for
+`certified` its high plane, and the rows that were rescored are told beside.  Share is over the rate at which an
+elementwise kernel copies in the same run.
+
+Hidden states.  A head here is Gaussian, of rows of norm 1.  `text`: x is noise and a sum of some rows of the head, so
+that logits of all rows have a standard deviation of 2 and the best ones fall off as those of SmolLM2 on its own text
+do: by `DROP` a unit of ln(rank), from a first that stands out by `LEAD` more.  `flat`: x is noise alone, so that the
+best of all logits is one of many that are near: the worst that a model could say.  `equal`: all hidden states are zero,
+so that every row is rescored: the fallback.
+"""
+
+import argparse
+import functools
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+if "--smoke" in sys.argv:  # Triton reads it at import
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.kernels import SMOKE, Bench, Case, Measure, Pair, Sizes
+from benchmarks.overlay import ENTRIES, overlay
+from benchmarks.rows import read_lines
+from benchmarks.w12_gemm import Matrices, Shape, best_of
+from kernels.sample import sample, sample_reference
+from kernels.top_ranks import top_ranks, top_ranks_reference
+
+TREES = [ENTRIES / name / "tree" / "kernels" for name in ("w12-linear", "certified-lm-head")]
+overlay("certified-lm-head", "kernels")
+
+from kernels.lm_head import Config, config_for, lm_head  # type: ignore[import-not-found] # noqa: E402
+from kernels.lm_head_bounds import COUNTED, Bounds, made_bounds  # type: ignore[import-not-found] # noqa: E402
+from kernels.w12_gemm import BUCKETS, Weight, w12_gemm  # type: ignore[import-not-found] # noqa: E402
+from kernels.w12_gemm import Config as HeadConfig  # noqa: E402
+from kernels.w12_gemm import config_for as head_config_for  # noqa: E402
+
+SHAPES = (Shape("151936x4096", 151936, 4096), Shape("head", 49152, 4608))
+ROWS = (1, 8, 16, 32, 64)
+TUNED_ROWS = (16, 32, 64)
+SMOKE_SHAPES, SMOKE_ROWS = (Shape("tiny", 150, 260),), (1, 17)
+SIGMA, LEAD, DROP, BEST = 2.0, 2.0, 1.2, 200  # of logits, and how many rows of the head stand out
+STATES = ("text", "flat", "equal")
+
+
+class Head:
+    """A head in every form, with hidden states for it."""
+
+    def __init__(self, shape: Shape, device: torch.device, config: HeadConfig) -> None:
+        self.shape, self.config, self.device = shape, config, device
+        self.matrices = Matrices(shape, device)
+        self.generator = torch.Generator(device).manual_seed(shape.n)
+
+    @functools.cached_property
+    def bounds(self) -> Bounds:
+        return made_bounds(self.matrices.packed)
+
+    def weight(self, index: int, config: HeadConfig | None = None) -> Weight:
+        return self.matrices.weight(config or self.config, index)
+
+    @functools.lru_cache  # noqa: B019 (a head lives as long as its states)
+    def states(self, kind: str) -> Tensor:
+        """Hidden states [128, k] of a kind."""
+        n, k = self.shape.n, self.shape.k
+        rows = 128
+        x = torch.zeros(rows, k, device=self.device)
+        if kind == "equal":
+            return x.to(torch.bfloat16)
+        x.normal_(std=SIGMA, generator=self.generator)
+        if kind == "flat":
+            return x.to(torch.bfloat16)
+        best = min(BEST, n)
+        rank = torch.arange(1, best + 1, device=self.device)
+        # The best of n Gaussian logits stand about here by themselves; those that are meant to be best stand above.
+        top = SIGMA * (2 * torch.tensor(float(n)).log()).sqrt() + LEAD
+        wanted = (top - DROP * rank.log()).clamp(min=0)
+        wanted[0] += LEAD
+        for row in range(rows):
+            chosen = torch.randperm(n, generator=self.generator, device=self.device)[:best]
+            directions = self.matrices.matrix[chosen].float()
+            x[row] += (wanted - directions @ x[row]) @ directions
+        return x.to(torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class HeadCase(Case):
+    """A case that has something to tell of what it did."""
+
+    told: Callable[[], dict[str, Any]] = dict
+
+
+class Cases:
+    """Builds the cases of one head."""
+
+    def __init__(self, head: Head) -> None:
+        self.head, self.shape = head, head.shape
+        self.bf16_bytes = 2 * self.shape.n * self.shape.k
+        self.high_bytes = self.shape.n * -(-self.shape.k // 128) * 128
+
+    def _case(
+        self,
+        op: str,
+        rows: int,
+        moved: int,
+        make: Callable[[int], Pair],
+        config: dict[str, Any] | None = None,
+        told: Callable[[], dict[str, Any]] = dict,
+        states: str = "text",
+    ) -> HeadCase:
+        index = itertools.count()
+        words = {**self.shape.words(rows), "states": states}
+        return HeadCase(op, words, moved, lambda: make(next(index)), config or {}, told)
+
+    def cublas(self, rows: int) -> HeadCase:
+        x = self.head.states("text")[:rows]
+
+        def make(index: int) -> Pair:
+            weight = self.head.matrices.dense(index)
+            return lambda: F.linear(x, weight), lambda: F.linear(x.float(), weight.float()).to(x.dtype)
+
+        return self._case("cublas", rows, self.bf16_bytes, make)
+
+    def cublas_token(self, rows: int) -> HeadCase:
+        x = self.head.states("text")[:rows]
+
+        def make(index: int) -> Pair:
+            weight = self.head.matrices.dense(index)
+            return lambda: _best(F.linear(x, weight)), lambda: top_ranks_reference(F.linear(x, weight), 1)[0][:, 0]
+
+        return self._case("cublas_token", rows, self.bf16_bytes, make)
+
+    def w12_token(self, rows: int) -> HeadCase:
+        x = self.head.states("text")[:rows]
+
+        def make(index: int) -> Pair:
+            weight = self.head.weight(index)
+            wanted = top_ranks_reference
+            return lambda: _best(w12_gemm(x, weight)), lambda: wanted(w12_gemm(x, weight), 1)[0][:, 0]
+
+        words = {**asdict(self.head.config.schedule)}
+        return self._case("w12_token", rows, self.high_bytes * 3 // 2, make, words)
+
+    def view(self, rows: int) -> HeadCase:
+        x = self.head.states("text")[:rows]
+
+        def make(index: int) -> Pair:
+            weight = self.head.weight(index)
+            return lambda: w12_gemm(x, weight, view=True), lambda: w12_gemm(x, weight, view=True)
+
+        return self._case("view", rows, self.high_bytes, make, {**asdict(self.head.config.schedule)})
+
+    def certified(
+        self,
+        rows: int,
+        states: str = "text",
+        hot: bool = False,
+        config: Config | None = None,
+        head_config: HeadConfig | None = None,
+        op: str = "certified",
+    ) -> HeadCase:
+        """The token, which must be that of the full product with the same weights."""
+        x = self.head.states(states)[:rows]
+        bucket = next(bucket for bucket in BUCKETS if rows <= bucket)
+        config = config or config_for(self.shape.n, self.shape.k, bucket)
+        counts = torch.zeros(len(COUNTED), dtype=torch.int64, device=x.device)
+        position = torch.arange(rows, device=x.device)
+        seed, heat = torch.full_like(position, 7), torch.full((rows,), float(hot), device=x.device)
+
+        def make(index: int) -> Pair:
+            weight = self.head.weight(index, head_config)
+
+            def call() -> Tensor:
+                return lm_head(x, weight, self.head.bounds, position, seed, heat, hot=hot, counts=counts, config=config)
+
+            def twin() -> Tensor:
+                logits = w12_gemm(x, weight)
+                if x.is_cuda:  # whose float64 logarithms the kernel `sample` shares
+                    return sample(logits, position, seed, heat)
+                return sample_reference(logits, position, seed, heat)
+
+            return call, twin
+
+        def told() -> dict[str, Any]:
+            calls, _, candidates, full = counts.tolist()
+            return {"candidates": candidates / calls, "full": full / calls}
+
+        schedule = asdict((head_config or self.head.config).schedule)
+        words = {"sampled": hot, **asdict(config), **{f"stored_{name}": value for name, value in schedule.items()}}
+        return self._case(op, rows, self.high_bytes, make, words, told, states)
+
+
+def _best(logits: Tensor) -> Tensor:
+    ids, _ = top_ranks(logits, 1)
+    return ids[:, 0]
+
+
+class Timing(Measure):
+    """Measures cases once, and keeps what each row of this run and of earlier ones says."""
+
+    def __init__(self, out: Path, device: torch.device, rotated_bytes: int, max_seconds: float) -> None:
+        super().__init__(out, device, rotated_bytes, max_seconds, TREES)
+        held = read_lines(out) if out.exists() else []
+        self.rows = {row["key"]: row for row in held if row["status"] == "timed"}
+
+    def write(self, case: Case, row: dict[str, Any]) -> None:
+        told = case.told() if isinstance(case, HeadCase) and row["status"] == "timed" else {}
+        super().write(case, row | told)
+        if row["status"] == "timed":
+            self.rows[case.key(self.where)] = row | told
+
+    def row(self, case: Case) -> dict[str, Any] | None:
+        return self.rows.get(case.key(self.where))
+
+
+def cases_of(cases: Cases, rows: Sequence[int]) -> dict[str, list[HeadCase]]:
+    """All cases of a head by what the table calls them, one for each number of rows."""
+    return {
+        "cublas": [cases.cublas(count) for count in rows],
+        "cublas_token": [cases.cublas_token(count) for count in rows],
+        "w12_token": [cases.w12_token(count) for count in rows],
+        "view": [cases.view(count) for count in rows],
+        "certified": [cases.certified(count) for count in rows],
+        "sampled": [cases.certified(count, hot=True) for count in rows],
+        **{state: [cases.certified(count, state) for count in rows] for state in STATES[1:]},
+    }
+
+
+def table(measure: Timing, shapes: Sequence[Shape], rows: Sequence[int], configs: Mapping[Any, HeadConfig]) -> int:
+    """Measures every head with its peers, and prints a line for each number of rows; how many were left out."""
+    left_out = 0
+    for shape in shapes:
+        config = configs.get((shape.n, shape.k, False)) or head_config_for(shape.n, shape.k)
+        head = Head(shape, measure.device, config)
+        named = cases_of(Cases(head), rows)
+        for cases in named.values():
+            left_out += measure.run(iter(cases))
+            head.matrices.drop()
+        for index, count in enumerate(rows):
+            print(line(measure, shape, count, {name: measure.row(cases[index]) for name, cases in named.items()}))
+        sys.stdout.flush()
+    return left_out
+
+
+def line(measure: Timing, shape: Shape, rows: int, found: Mapping[str, dict[str, Any] | None]) -> str:
+    """One line of times, of how many times as fast as cuBLAS' logits each is, and of what the bytes allow."""
+    base = found["cublas"]
+    parts = [f"{shape.name:12} {rows:3} rows"]
+    for name, row in found.items():
+        if row is None:
+            continue
+        part = f"{name} {row['us']:.1f} us"
+        if base is not None and name != "cublas":
+            part += f" {base['us'] / row['us']:.2f}x"
+        if "candidates" in row:
+            part += f" ({row['candidates']:.0f} rows again)"
+        parts.append(part)
+    if (row := found["certified"]) is not None:
+        parts.append(f"limit {row['bytes'] / measure.copy_tb_s / 1e6:.1f} us")
+    return "  ".join(parts)
+
+
+def tuned(cases: Cases, rows: int) -> Iterator[HeadCase]:
+    """The certified head with each config of the pass that a search tries."""
+    for config in configs(rows):
+        yield cases.certified(rows, config=config, op="try")
+
+
+def configs(rows: int) -> Iterator[Config]:
+    """Configs that neither spill nor ask for more shared memory than there is."""
+    bucket = next(bucket for bucket in BUCKETS if rows <= bucket)
+    paths = [("mma", warps, unit) for warps in (4, 8, 2) for unit in (1, 2)]
+    paths += [("wgmma", warps, unit) for warps in (4, 8) for unit in (1, 2)]
+    for (path, num_warps, unit), num_stages in itertools.product(paths, (3, 4, 5)):
+        if num_stages * unit * 128 * (64 + 2 * bucket) <= 200_000:
+            yield Config(path=path, unit=unit, num_warps=num_warps, num_stages=num_stages)
+
+
+def tune(measure: Timing, shapes: Sequence[Shape], head_configs: Mapping[Any, HeadConfig]) -> int:
+    """Searches the config of the pass for each head and bucket, and prints what belongs into CONFIGS."""
+    left_out = 0
+    for shape in shapes:
+        config = head_configs.get((shape.n, shape.k, False)) or head_config_for(shape.n, shape.k)
+        cases = Cases(Head(shape, measure.device, config))
+        best = {}
+        for rows in TUNED_ROWS:
+            tried = list(tuned(cases, rows))
+            left_out += measure.run(iter(tried))
+            times = [(row["us"], case.config) for case in tried if (row := measure.row(case)) is not None]
+            if times:
+                us, words = min(times, key=lambda each: each[0])
+                best[rows] = Config(**{name: words[name] for name in asdict(Config())})
+                print(f"{shape.name:12} {rows:3} rows {us:.1f} us {best[rows]}", flush=True)
+        if best:
+            print(f"    ({shape.n}, {shape.k}): {best!r},", flush=True)
+    return left_out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="file of JSON lines, appended to")
+    parser.add_argument("--max-minutes", type=float, default=6, help="start no measurement after so long (6)")
+    parser.add_argument("--shape", metavar="NAME", action="append", help="only this head; may be given again")
+    parser.add_argument("--rows", type=int, nargs="+", help="rows of x, in place of 1 8 16 32 64")
+    parser.add_argument("--configs", type=Path, help="the heads' own configs, of a file that w12_gemm --tune wrote")
+    parser.add_argument("--tune", action="store_true", help="search a config of the pass for each head")
+    parser.add_argument("--smoke", action="store_true", help="a tiny head under Triton's interpreter")
+    args = parser.parse_args()
+    if not args.smoke and not torch.cuda.is_available():
+        parser.error("no CUDA device; --smoke runs a tiny head on a CPU")
+    known = SMOKE_SHAPES if args.smoke else SHAPES
+    if unknown := set(args.shape or ()) - {shape.name for shape in known}:
+        parser.error(f"no head '{min(unknown)}'; there are {', '.join(shape.name for shape in known)}")
+    shapes = [shape for shape in known if not args.shape or shape.name in args.shape]
+    device = torch.device("cpu" if args.smoke else "cuda")
+    started_s = time.monotonic()
+    sizes = replace(SMOKE, rotated_bytes=0) if args.smoke else Sizes()
+    measure = Timing(args.out, device, sizes.rotated_bytes, 60 * args.max_minutes)
+    measure.measure_copy(Bench(sizes, device).copy())
+    if args.tune:
+        left_out = tune(measure, shapes, best_of(args.configs))
+    else:
+        rows = args.rows or (SMOKE_ROWS if args.smoke else ROWS)
+        left_out = table(measure, shapes, rows, best_of(args.configs))
+    if left_out:
+        print(f"time is over: {left_out} measurements left; the same command goes on", file=sys.stderr)
+    if measure.failed:
+        print(f"{measure.failed} heads said something else than their twins", file=sys.stderr)
+    print(f"{time.monotonic() - started_s:.0f} s", file=sys.stderr)
+    return 1 if measure.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
