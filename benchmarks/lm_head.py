@@ -211,7 +211,7 @@ class Cases:
 
 
 def _best(logits: Tensor) -> Tensor:
-    ids, _ = top_ranks(logits, 1)
+    ids: Tensor = top_ranks(logits, 1)[0]
     return ids[:, 0]
 
 

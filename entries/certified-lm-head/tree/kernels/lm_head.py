@@ -23,7 +23,19 @@ from torch import Tensor
 
 from kernels import w12_gemm as gemm
 from kernels.lm_head_bounds import LEAST_NORM, MOST_NORM, MOST_SCORE, STEP, STEPS, Bounds
-from kernels.portable import check_tensors, dot, f32, key_id, key_score, next_power_of_2, tl, to_bf16, triton, wide
+from kernels.portable import (
+    cdiv,
+    check_tensors,
+    dot,
+    f32,
+    key_id,
+    key_score,
+    next_power_of_2,
+    tl,
+    to_bf16,
+    triton,
+    wide,
+)
 from kernels.w12_gemm import MOST_ROWS, Plan, Weight
 
 __all__ = [
@@ -49,6 +61,7 @@ class Config:
     """How the pass over the high plane is worked through; no token depends on it."""
 
     path: str = "mma"  # "mma" or "wgmma", as of a Schedule
+    block_n: int = 64  # rows of the head in a program
     unit: int = 1  # groups of 128 columns that are multiplied at a time; divides the head's groups
     num_warps: int = 4
     num_stages: int = 4
@@ -78,19 +91,58 @@ def config_for(n: int, k: int, bucket: int) -> Config:
     return tuned or Config(path="mma" if bucket <= 32 else "wgmma", num_stages=4 if bucket <= 64 else 3)
 
 
+@dataclass(frozen=True)
+class Pass:
+    """All that the pass over the high plane is compiled for; names as of a Plan, tiles are its own."""
+
+    n: int
+    k: int
+    groups: int
+    tiles: int
+    block_n: int
+    unit: int
+    wgmma: bool
+    block_t: int
+    chunk: int
+    stages: int
+    stored: int  # rows of a tile of the weight
+    stored_rows: int
+    descriptors: bool = False
+
+    @property
+    def chunks(self) -> int:
+        return self.block_t // self.chunk
+
+    @property
+    def per_tile(self) -> int:
+        return self.groups // self.unit
+
+
 @triton.jit
-def lm_head_norms_kernel(x_ptr, norm_ptr, best_ptr, tally_ptr, K: tl.constexpr, BLOCK: tl.constexpr):
+def lm_head_norms_kernel(
+    x_ptr, half_ptr, norm_ptr, unit_ptr, best_ptr, tally_ptr, K: tl.constexpr, BLOCK: tl.constexpr
+):
     token, column = tl.program_id(0), tl.arange(0, BLOCK)
-    squares = tl.zeros([BLOCK], tl.float32)
+    squares, largest = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for first in range(0, K, BLOCK):
         x = f32(tl.load(x_ptr + token * K + first + column, mask=first + column < K, other=0.0))
         squares += x * x
+        largest = tl.maximum(largest, tl.abs(x))
     # The sum is off by at most K / 2 roundings up and down; and a root of the device by a few.
     norm = tl.sqrt(tl.sum(squares, 0)) * (1.0 + K * 1.1920928955078125e-07 + 9.5367431640625e-07)
     tl.store(norm_ptr + token, norm)
     tl.store(best_ptr + token, _NOTHING)
     if token == 0:
         tl.store(tally_ptr + tl.arange(0, 2), tl.zeros([2], tl.int32))
+    # The largest value becomes one from 2^13 up to 2^14, so that half precision holds all that a norm depends on.
+    exponent = (tl.max(largest, 0).to(tl.int32, bitcast=True) >> 23) - 140
+    exponent = tl.minimum(tl.maximum(exponent, -120), 120)
+    tl.store(unit_ptr + token, ((127 + exponent) << 23).to(tl.float32, bitcast=True))
+    scale = ((127 - exponent) << 23).to(tl.float32, bitcast=True)
+    for first in range(0, K, BLOCK):
+        there = first + column < K
+        x = f32(tl.load(x_ptr + token * K + first + column, mask=there, other=0.0))
+        tl.store(half_ptr + token * K + first + column, (x * scale).to(tl.float16), mask=there)
 
 
 @triton.jit
@@ -154,16 +206,57 @@ def _row_at(row, P: tl.constexpr):
     return tile + lane, 2 * tile + lane
 
 
+@triton.jit
+def _plane_product(sums, half_ptr, high_ptr, at, rows, unit, P: tl.constexpr):
+    """The sums, and the products of one unit of the plane's own numbers with x in half precision."""
+    UNIT: tl.constexpr = P.unit
+    CHUNKS: tl.constexpr = P.chunks
+    for part in tl.static_range(UNIT):
+        for half in tl.static_range(2):
+            block = (unit * P.unit + part) * 2 + half
+            place = at[:, None] + block * (P.stored * 64) + tl.arange(0, 64)[None, :]
+            codes = tl.load(high_ptr + place, eviction_policy="evict_first")
+            weight = codes.to(tl.float8e4nv, bitcast=True).to(tl.float16)
+            added = ()
+            for chunk in tl.static_range(CHUNKS):
+                values = gemm._input(half_ptr, rows, chunk * P.chunk, block * 64, P)
+                if P.wgmma:
+                    added += (dot(weight, tl.trans(values), sums[chunk]),)  # type: ignore[assignment]
+                else:
+                    added += (dot(values, tl.trans(weight), sums[chunk]),)  # type: ignore[assignment]
+            sums = added
+    return sums
+
+
+@triton.jit
+def _with_escapes(y, row, token, x_ptr, escapes, rows, P: tl.constexpr):
+    """Logits [tokens, rows of the head], and escapes that the plane has not."""
+    starts_ptr, columns_ptr, values_ptr = escapes
+    inside, token = row < P.n, tl.minimum(token, rows - 1)
+    row = tl.minimum(row, P.n - 1)
+    first = tl.load(starts_ptr + row)
+    count = tl.where(inside, tl.load(starts_ptr + row + 1) - first, 0)
+    for escape in range(0, tl.max(count, 0)):
+        wanted = escape < count
+        column = tl.load(columns_ptr + first + escape, mask=wanted, other=0)
+        value = f32(tl.load(values_ptr + first + escape, mask=wanted, other=0.0))
+        x = f32(tl.load(x_ptr + token[:, None] * P.k + column[None, :]))
+        y = tl.where(wanted[None, :], y + value[None, :] * x, y)
+    return y
+
+
 @triton.jit(do_not_specialize=["rows", "position_stride", "seed_stride", "temperature_stride"])
 def lm_head_bounds_kernel(
     x_ptr,
+    half_ptr,
     high_ptr,
-    base_ptr,
+    gain_ptr,
+    reach_ptr,
     starts_ptr,
     columns_ptr,
     values_ptr,
-    reach_ptr,
     norm_ptr,
+    unit_ptr,
     position_ptr,
     seed_ptr,
     temperature_ptr,
@@ -174,26 +267,32 @@ def lm_head_bounds_kernel(
     most_ptr,
     least_ptr,
     rows,
-    P: tl.constexpr,  # the Plan of the pass
+    P: tl.constexpr,  # the Pass
     HOT: tl.constexpr,
 ):
     N: tl.constexpr = P.n
     CHUNKS: tl.constexpr = P.chunks
+    STORED: tl.constexpr = P.stored
     tile = tl.program_id(0)
-    sums = gemm._zeros(P)
-    for unit in tl.range(tile * P.per_tile, (tile + 1) * P.per_tile, num_stages=P.stages):
-        sums = gemm._multiplied(sums, x_ptr, high_ptr, high_ptr, rows, unit, P)
     lane = tl.arange(0, P.block_n)
     row = tile * P.block_n + lane
     inside = row < N
-    record = (base_ptr, starts_ptr, columns_ptr, values_ptr)
+    there = tl.minimum(row, P.stored_rows - 1)
+    at = (there // STORED).to(tl.int64) * (2 * P.groups * STORED * 64) + there % STORED * 64
+    sums = gemm._zeros(P)
+    for unit in tl.range(0, P.per_tile, num_stages=P.stages):
+        sums = _plane_product(sums, half_ptr, high_ptr, at, rows, unit, P)
+    gain = tl.load(gain_ptr + row, mask=inside, other=0.0)[None, :]
     reach = tl.load(reach_ptr + row, mask=inside, other=0.0)[None, :]
+    escapes = (starts_ptr, columns_ptr, values_ptr)
     noise = (position_ptr, seed_ptr, temperature_ptr, position_stride, seed_stride, temperature_stride)
     for chunk in tl.static_range(CHUNKS):
         token = chunk * P.chunk + tl.arange(0, P.chunk)
+        known = tl.minimum(token, rows - 1)
         y = tl.trans(sums[chunk]) if P.wgmma else sums[chunk]
-        y = gemm._scaled(y, row, token, x_ptr, record, base_ptr, rows, N, P)
-        apart = tl.load(norm_ptr + tl.minimum(token, rows - 1))[:, None] * reach
+        y = y * gain * tl.load(unit_ptr + known)[:, None]
+        y = _with_escapes(y, row, token, x_ptr, escapes, rows, P)
+        apart = tl.load(norm_ptr + known)[:, None] * reach
         upper = _score(f32(to_bf16(y + apart)), row, token, rows, noise, HOT)
         kept = to_bf16(upper)
         tl.store(upper_ptr + _upper_at(tile, lane, token, P), kept)
@@ -225,7 +324,8 @@ def lm_head_floor_kernel(
     rows,
     P: tl.constexpr,
     HOT: tl.constexpr,
-    TILES: tl.constexpr,
+    TILES: tl.constexpr,  # of the pass
+    BLOCK: tl.constexpr,
     STEPS: tl.constexpr,
     STEP: tl.constexpr,
 ):
@@ -233,8 +333,8 @@ def lm_head_floor_kernel(
     BLOCK_N: tl.constexpr = P.block_n
     GROUPS: tl.constexpr = P.groups
     token = tl.program_id(0)
-    tile = tl.arange(0, TILES)
-    key = tl.max(tl.load(least_ptr + token * P.tiles + tile, mask=tile < P.tiles, other=_NOTHING), 0)
+    tile = tl.arange(0, BLOCK)
+    key = tl.max(tl.load(least_ptr + token * TILES + tile, mask=tile < TILES, other=_NOTHING), 0)
     row = key_id(key)
     row = tl.where(row < P.n, row, 0)  # of NaN, whose floor is none
     tl.store(row_ptr + token, row)
@@ -440,7 +540,9 @@ def lm_head(
     room = _bounded(x, weight, bounds, (position, seed, temperature), hot, config, asm)
     rows, plan = len(x), room.plan
     chosen = x.new_empty(plan.n, dtype=torch.int32)
-    lm_head_select_kernel[(plan.tiles,)](room.upper, room.most, room.floor, chosen, room.tally, rows, P=room.passed)
+    lm_head_select_kernel[(room.passed.tiles,)](
+        room.upper, room.most, room.floor, chosen, room.tally, rows, P=room.passed
+    )
     token = x.new_empty(rows, dtype=torch.int64)
     lm_head_rescore_kernel[(plan.tiles,)](
         x,
@@ -474,7 +576,7 @@ class _Room:
     """
 
     plan: Plan  # of the product
-    passed: Plan  # of the pass over the high plane
+    passed: Pass
     noise: tuple[Tensor | int, ...]
     upper: Tensor
     most: Tensor
@@ -506,7 +608,7 @@ def _bounded(
     plan = replace(gemm.plan_for(weight, rows, False, False, False, asm), descriptors=False)
     config = config or config_for(weight.n, weight.k, plan.block_t)
     passed = _pass_for(plan, config)
-    bucket, tiles = plan.block_t, plan.tiles
+    bucket, tiles = plan.block_t, passed.tiles
     strides = [each.stride(0) for each in noise]
 
     def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -516,7 +618,7 @@ def _bounded(
         plan,
         passed,
         (*noise, *strides),
-        upper=room(tiles, bucket * plan.block_n, dtype=torch.bfloat16),
+        upper=room(tiles, bucket * passed.block_n, dtype=torch.bfloat16),
         most=room(bucket, tiles),
         least=room(bucket, tiles, dtype=torch.int64),
         row=room(rows, dtype=torch.int32),
@@ -524,19 +626,20 @@ def _bounded(
         best=room(rows, dtype=torch.int64),
         tally=room(2, dtype=torch.int32),
     )
-    norm = room(rows)
-    lm_head_norms_kernel[(rows,)](
-        x, norm, made.best, made.tally, K=weight.k, BLOCK=min(4096, next_power_of_2(weight.k)), num_warps=4
-    )
+    half, norm, unit = room(rows, weight.k, dtype=torch.float16), room(rows), room(rows)
+    block = min(4096, next_power_of_2(weight.k))
+    lm_head_norms_kernel[(rows,)](x, half, norm, unit, made.best, made.tally, K=weight.k, BLOCK=block, num_warps=4)
     lm_head_bounds_kernel[(tiles,)](
         x,
+        half,
         weight.high,
-        weight.base,
+        bounds.gain,
+        bounds.reach,
         bounds.starts,
         bounds.columns,
         bounds.values,
-        bounds.reach,
         norm,
+        unit,
         *made.noise,
         made.upper,
         made.most,
@@ -562,7 +665,8 @@ def _bounded(
         rows,
         P=plan,
         HOT=hot,
-        TILES=next_power_of_2(tiles),
+        TILES=passed.tiles,
+        BLOCK=next_power_of_2(passed.tiles),
         STEPS=STEPS,
         STEP=STEP,
         num_warps=4,
@@ -570,22 +674,25 @@ def _bounded(
     return made
 
 
-def _pass_for(plan: Plan, config: Config) -> Plan:
-    """The plan of the pass over the high plane, whose tiles are the product's and whose sums need not be."""
+def _pass_for(plan: Plan, config: Config) -> Pass:
     if plan.groups % config.unit:
         raise ValueError(f"units of {config.unit} groups do not divide {plan.groups} groups")
-    if config.path == "wgmma" and plan.block_n < 64:
-        raise ValueError(f"wgmma takes tiles of 64 rows or more, not {plan.block_n}")
+    if config.block_n < {"mma": 32, "wgmma": 64}[config.path]:
+        raise ValueError(f"{config.path} takes more than {config.block_n} rows")
     wgmma = config.path == "wgmma"
-    return replace(
-        plan,
+    return Pass(
+        n=plan.n,
+        k=plan.k,
+        groups=plan.groups,
+        tiles=cdiv(plan.n, config.block_n),
+        block_n=config.block_n,
         unit=config.unit,
-        programs=plan.tiles,
-        slices=1,
         wgmma=wgmma,
+        block_t=plan.block_t,
         chunk=plan.block_t if wgmma else min(plan.block_t, config.chunk),
         stages=config.num_stages,
-        view=True,
+        stored=plan.block_n,
+        stored_rows=plan.tiles * plan.block_n,
     )
 
 

@@ -1,7 +1,8 @@
 """How far a logit can be from what the high plane of a W12 head says, and which rows may have the best one.
 
-A weight is its high byte's middle h plus a rest r, which is a whole weight where it is an escape.  So a logit is
-x h + x r, and |x r| <= |x| |r| by Cauchy and Schwarz: the high plane alone says of each logit where it lies.
+The high plane is a matrix of E4M3FN numbers: each weight cut to three mantissa bits, over a power of two of its row.
+A row is those numbers times a gain that fits it best, and a rest r, which has whole weights where there are escapes.
+So a logit is that of the plane and x r, and |x r| <= |x| |r| by Cauchy and Schwarz: the plane alone says where it lies.
 
 Rounding.  Of a sum of k products each step is taken to be off by at most 2^-23 of the sum of magnitudes, whatever the
 order: so a float32 sum that truncates is, and so are sums of tensor cores, which align 4 to 16 products at 2 more
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.portable import wide
-from kernels.w12 import Packed, decode, view8
+from kernels.w12 import Packed, decode
 
 __all__ = [
     "COUNTED",
@@ -29,6 +30,7 @@ __all__ = [
     "Bounds",
     "candidates",
     "made_bounds",
+    "plane8",
 ]
 
 # What is counted: calls, rows of x in them, rows of the head that might have had the best logit, calls in which all might.
@@ -48,12 +50,14 @@ _BLOCK = 1 << 22  # weights that are decoded at once
 class Bounds:
     """What the high plane does not say of a head [n, k].
 
-    reach: float32 [n], by how much a logit may differ from the view's, over |x|: |r|, and the slack of both sums;
+    gain: float32 [n], what a row of the plane is multiplied with.
+    reach: float32 [n], by how much a logit may differ from the plane's, over |x|: |r|, and the slack of both sums;
     infinite where the row has an infinity or NaN.
     starts: int32 [n + 1], columns: int32 [e], values: bfloat16 [e]: escapes that are too large for r, and are added to
-    the view; as in `Packed`.
+    the plane's; as in `Packed`.
     """
 
+    gain: Tensor
     reach: Tensor
     starts: Tensor
     columns: Tensor
@@ -66,7 +70,7 @@ def made_bounds(packed: Packed) -> Bounds:
     n, k = packed.shape
     if k > MOST_COLUMNS:
         raise ValueError(f"a certified head has at most {MOST_COLUMNS} columns, not {k}")
-    reach = packed.base.new_empty(n, dtype=torch.float32)
+    gain, reach = (packed.base.new_empty(n, dtype=torch.float32) for _ in range(2))
     row, column = packed.escape_rows(), packed.columns.long()
     large = torch.zeros_like(row, dtype=torch.bool)
     slack = (packed.starts.diff() + k + STEPS).double() * STEP
@@ -75,10 +79,14 @@ def made_bounds(packed: Packed) -> Bounds:
         block = slice(first, min(first + rows, n))
         own = slice(int(packed.starts[block.start]), int(packed.starts[block.stop]))
         at, value = (row[own] - first, column[own]), packed.values[own].double()
-        view = view8(_rows_of(packed, block), escapes=False, dtype=torch.float64)
+        plane = plane8(packed, block).double()
         whole = decode(packed, block).double()
-        rest = whole - view
-        rest[at] = 0.0
+        coded = whole.clone()
+        coded[at] = 0.0
+        own_gain = (coded * plane).sum(1) / plane.square().sum(1)
+        gain[block] = own_gain.nan_to_num_(nan=0.0).float()  # of a row without codes
+        view = plane * gain[block].double()[:, None]
+        rest = coded - view
         large[own] = value.isfinite() & (value.abs() > rest.norm(dim=1)[at[0]] * _SMALL)
         rest[at] = torch.where(large[own], 0.0, value)
         view[at] = torch.where(large[own], value, 0.0)
@@ -86,15 +94,13 @@ def made_bounds(packed: Packed) -> Bounds:
         reach[block] = ((rest.norm(dim=1) + slack[block] * size) * (1 + 2.0**-20)).float()  # rounds by less than that
     reach.nan_to_num_(nan=torch.inf, posinf=torch.inf)
     starts = torch.cat((packed.starts[:1], torch.bincount(row[large], minlength=n).cumsum(0).int()))
-    return Bounds(reach, starts, packed.columns[large], packed.values[large])
+    return Bounds(gain, reach, starts, packed.columns[large], packed.values[large])
 
 
-def _rows_of(packed: Packed, block: slice) -> Packed:
-    """A block of rows without its escapes."""
-    none = torch.zeros_like(packed.starts[: block.stop - block.start + 1])
-    shape = block.stop - block.start, packed.shape[1]
-    high, low, base = packed.high[block], packed.low[block], packed.base[block]
-    return Packed(shape, high, low, base, none, packed.columns[:0], packed.values[:0])
+def plane8(packed: Packed, block: slice) -> Tensor:
+    """The high plane of a block of rows as the numbers that it consists of, float32 [rows, k]."""
+    codes = packed.high[block, : packed.shape[1]]
+    return codes.view(torch.float8_e4m3fn).float()
 
 
 @torch.no_grad()
@@ -110,8 +116,7 @@ def candidates(x: Tensor, packed: Packed, bounds: Bounds, logits: Tensor, scored
     rows = max(1, _BLOCK // packed.shape[1])
     for first in range(0, packed.shape[0], rows):
         block = slice(first, min(first + rows, packed.shape[0]))
-        plane = view8(_rows_of(packed, block), escapes=False, dtype=wide_x.dtype)
-        view[:, block] = wide_x @ plane.T
+        view[:, block] = (wide_x @ plane8(packed, block).to(wide_x.dtype).T) * bounds.gain[block]
     large = torch.repeat_interleave(torch.arange(len(bounds.reach), device=x.device), bounds.starts.diff())
     view.index_add_(1, large, wide_x.double()[:, bounds.columns] * bounds.values)
     apart = norm * bounds.reach.double()
