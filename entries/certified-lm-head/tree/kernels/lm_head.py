@@ -54,6 +54,9 @@ _NOTHING = tl.constexpr(-0x8000000000000000)  # below every key
 _NOBODY = tl.constexpr(0x7FFFFFFF)  # above every row
 _SPREAD = tl.constexpr(264)  # programs that a few candidates are dealt out to
 _SHARE = tl.constexpr(16)  # candidates of each of them
+_AT_ONCE = tl.constexpr(
+    16
+)  # rows of x whose scores are made at once; registers hold sums of more, and not what follows
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Limits:
     """What is known of a batch before any row is rescored.
 
     upper: bfloat16 [t, n], the highest that each logit, or score, can be.  row: int64 [t], the one whose lowest is
-    highest.  floor: float32 [t], what the best score is at least; minus infinity where nothing is certain.
+    highest.  floor: float32 [t], what the best score is at least, minus infinity where nothing is certain.  Both are
+    rounded to bfloat16: what is not below another number is not below it once both are rounded.
     """
 
     upper: Tensor
@@ -294,7 +298,7 @@ def lm_head_bounds_kernel(
         y = _with_escapes(y, row, token, x_ptr, escapes, rows, P)
         apart = tl.load(norm_ptr + known)[:, None] * reach
         upper = _score(f32(to_bf16(y + apart)), row, token, rows, noise, HOT)
-        kept = to_bf16(upper)
+        kept = to_bf16(tl.where(upper == upper, upper, float("inf")))  # of NaN nothing is known
         tl.store(upper_ptr + _upper_at(tile, lane, token, P), kept)
         most = tl.max(tl.where(inside[None, :], f32(kept), float("-inf")), 1)
         tl.store(most_ptr + token * P.tiles + tile, most)
@@ -370,7 +374,7 @@ def lm_head_floor_kernel(
     noise = (position_ptr, seed_ptr, temperature_ptr, position_stride, seed_stride, temperature_stride)
     one = tl.arange(0, 1)
     score = _score(f32(to_bf16(logit)), row + one, token + one, rows, noise, HOT)
-    score = tl.maximum(tl.max(tl.max(score, 1), 0), key_score(key))
+    score = tl.maximum(tl.sum(tl.sum(score, 1), 0), key_score(key))
     norm = tl.load(norm_ptr + token)
     certain = (norm >= _LEAST) & (norm <= _MOST) & (tl.abs(score) <= _CERTAIN)
     tl.store(floor_ptr + token, tl.where(certain, f32(to_bf16(score)), float("-inf")))
@@ -382,11 +386,10 @@ def lm_head_select_kernel(upper_ptr, most_ptr, floor_ptr, list_ptr, tally_ptr, r
     there = token < rows
     floor = tl.load(floor_ptr + token, mask=there, other=float("inf"))
     most = tl.load(most_ptr + token * P.tiles + tile, mask=there, other=float("-inf"))
-    # A comparison with NaN is false: what is not known to be below the floor reaches it.
-    if tl.max((there & ((most < floor) == 0)).to(tl.int32), 0) > 0:
+    if tl.max((there & (most >= floor)).to(tl.int32), 0) > 0:
         upper = f32(tl.load(upper_ptr + _upper_at(tile, lane, token, P), mask=there[:, None], other=0.0))
         row = tile * P.block_n + lane
-        reaches = tl.max((there[:, None] & ((upper < floor[:, None]) == 0)).to(tl.int32), 0)
+        reaches = tl.max((there[:, None] & (upper >= floor[:, None])).to(tl.int32), 0)
         reaches = tl.where(row < P.n, reaches, 0)
         first = tl.atomic_add(tally_ptr, tl.sum(reaches, 0))
         tl.store(list_ptr + first + tl.cumsum(reaches, 0) - 1, row, mask=reaches > 0)
@@ -448,6 +451,15 @@ def _cut(sums, totals, cut, P: tl.constexpr):
     return begun, added
 
 
+@triton.jit
+def _take(total, row, listed, token, x_ptr, record, noise, best_ptr, rows, P: tl.constexpr, HOT: tl.constexpr):
+    """The best of the listed rows' scores, from their sums [tokens, rows], counts for each token."""
+    N: tl.constexpr = P.n
+    y = gemm._scaled(total, row, token, x_ptr, record, best_ptr, rows, N, P)
+    score = _score(f32(to_bf16(y)), row, token, rows, noise, HOT)
+    tl.atomic_max(best_ptr + token, _best(score, row, listed), mask=token < rows)
+
+
 @triton.jit(do_not_specialize=["rows", "position_stride", "seed_stride", "temperature_stride"])
 def lm_head_rescore_kernel(
     x_ptr,
@@ -466,13 +478,13 @@ def lm_head_rescore_kernel(
     list_ptr,
     tally_ptr,
     best_ptr,
+    work_ptr,
     token_ptr,
     counts_ptr,
     rows,
     P: tl.constexpr,  # the Plan of the product
     HOT: tl.constexpr,
 ):
-    N: tl.constexpr = P.n
     CHUNKS: tl.constexpr = P.chunks
     BLOCK_N: tl.constexpr = P.block_n
     record = (base_ptr, starts_ptr, columns_ptr, values_ptr)
@@ -498,16 +510,22 @@ def lm_head_rescore_kernel(
         total = sums[chunk]
         if P.programs != P.tiles:
             total += totals[chunk]
-        y = tl.trans(total) if P.wgmma else total
-        y = gemm._scaled(y, row, token, x_ptr, record, base_ptr, rows, N, P)
-        score = _score(f32(to_bf16(y)), row, token, rows, noise, HOT)
-        tl.atomic_max(best_ptr + token, _best(score, row, listed), mask=token < rows)
+        total = tl.trans(total) if P.wgmma else total
+        if P.chunk <= _AT_ONCE:
+            _take(total, row, listed, token, x_ptr, record, noise, best_ptr, rows, P, HOT)
+        else:
+            tl.store(work_ptr + _upper_at(tl.program_id(0), lane, token, P), total)
+    if P.chunk > _AT_ONCE:
+        tl.debug_barrier()
+        for done in range(0, rows, _AT_ONCE):
+            few = done + tl.arange(0, _AT_ONCE)
+            part = tl.load(work_ptr + _upper_at(tl.program_id(0), lane, few, P), cache_modifier=".cg")
+            _take(part, row, listed, few, x_ptr, record, noise, best_ptr, rows, P, HOT)
     tl.debug_barrier()  # all of the program's scores count before it says so
     if tl.atomic_add(tally_ptr + 1, 1, sem="acq_rel") == tl.cdiv(count, share) - 1:
-        token = tl.arange(0, P.block_t)
-        there = token < rows
-        key = tl.load(best_ptr + token, mask=there, other=0, cache_modifier=".cg")
-        tl.store(token_ptr + token, key_id(key).to(tl.int64), mask=there)
+        every = tl.arange(0, P.block_t)
+        key = tl.load(best_ptr + every, mask=every < rows, other=0, cache_modifier=".cg")
+        tl.store(token_ptr + every, key_id(key).to(tl.int64), mask=every < rows)
         _count(counts_ptr, count, rows, P)
 
 
@@ -544,6 +562,8 @@ def lm_head(
         room.upper, room.most, room.floor, chosen, room.tally, rows, P=room.passed
     )
     token = x.new_empty(rows, dtype=torch.int64)
+    kept = (plan.tiles, plan.block_t, plan.block_n) if plan.chunk > _AT_ONCE.value else (1,)
+    work = x.new_empty(kept, dtype=torch.float32)
     lm_head_rescore_kernel[(plan.tiles,)](
         x,
         weight.high,
@@ -556,6 +576,7 @@ def lm_head(
         chosen,
         room.tally,
         room.best,
+        work,
         token,
         counts,
         rows,
