@@ -81,7 +81,7 @@ HEADS = {
     "wgmma stream": stored("wgmma", programs=7),
     "two groups": stored(unit=2),
 }
-PASSES = [Config(), Config("mma", 32), Config("wgmma", 64), Config("wgmma", 128, unit=2), Config("mma", 128)]
+PASSES = [Config(), Config("mma", 32), Config("wgmma", 64), Config("wgmma", 128, unit=2), Config("mma", 64, chunk=32)]
 
 
 @pytest.mark.parametrize("heat", [0.0, 0.7])
@@ -105,15 +105,18 @@ def test_the_pass_changes_no_token(randn, config):
         assert torch.equal(case.asked(x, config=config), case.full(x))
 
 
-@pytest.mark.parametrize(("rows", "path"), [(33, "mma"), (64, "wgmma"), (100, "wgmma")], ids=str)
-def test_many_rows(randn, rows, path):
-    """Larger batches, whose sums no registers hold, give the same tokens; so does a row alone."""
+@pytest.mark.parametrize(
+    ("rows", "path", "heat"), [(33, "mma", 0.0), (64, "wgmma", 0.0), (100, "wgmma", 0.0), (40, "wgmma", 1.0)], ids=str
+)
+def test_many_rows(randn, rows, path, heat):
+    """Larger batches, whose sums no registers hold, give the same tokens; so does a row alone where it is greedy."""
     case = Case(trained(randn, 140, 256), stored(path, chunk=32))
     x = near(case.matrix, rows, randn, size=3.0)
-    tokens = case.asked(x)
+    tokens = case.asked(x, heat)
 
-    assert torch.equal(tokens, case.full(x))
-    assert torch.equal(case.asked(x[rows - 1 :]), tokens[rows - 1 :])
+    assert torch.equal(tokens, case.full(x, heat))
+    if not heat:
+        assert torch.equal(case.asked(x[rows - 1 :]), tokens[rows - 1 :])
 
 
 @pytest.mark.parametrize("config", [Config(), Config("wgmma")], ids=str)
@@ -288,7 +291,9 @@ def test_table_entries_fit_their_heads():
 def test_real_heads_say_the_full_products_tokens(randn, head, heat):
     """On a GPU, at a real head's size and at any number of rows, tokens are the full product's, replayed too."""
     n, k = 49152, 4608
-    case = Case(randn(n, k, dtype=BF16, scale=k**-0.5), HEADS[head] if "in pieces" not in head else stored(programs=1536))
+    case = Case(
+        randn(n, k, dtype=BF16, scale=k**-0.5), HEADS[head] if "in pieces" not in head else stored(programs=1536)
+    )
     x = torch.cat((near(case.matrix, 64, randn, size=20.0), randn(64, k, dtype=BF16)))
     for config in PASSES:
         for rows in (1, 8, 16, 17, 33, 64, 128):

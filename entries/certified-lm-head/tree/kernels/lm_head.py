@@ -64,11 +64,11 @@ class Config:
     """How the pass over the high plane is worked through; no token depends on it."""
 
     path: str = "mma"  # "mma" or "wgmma", as of a Schedule
-    block_n: int = 64  # rows of the head in a program
+    block_n: int = 128  # rows of the head in a program
     unit: int = 1  # groups of 128 columns that are multiplied at a time; divides the head's groups
     num_warps: int = 4
     num_stages: int = 4
-    chunk: int = 16  # rows of x in one mma
+    chunk: int = 16  # rows of x in one mma; wgmma takes all at once
 
 
 # (n, k) -> bucket of rows -> what was best on an H200; what is missing takes the default.
@@ -89,10 +89,17 @@ class Limits:
     floor: Tensor
 
 
+_DEFAULTS = {
+    16: Config(),
+    32: Config("wgmma"),
+    64: Config("wgmma", num_warps=8, num_stages=3),
+    128: Config("wgmma", num_warps=8, num_stages=3),
+}
+
+
 def config_for(n: int, k: int, bucket: int) -> Config:
     """What the pass takes for a head [n, k] and a bucket of rows."""
-    tuned = CONFIGS.get((n, k), {}).get(bucket)
-    return tuned or Config(path="mma" if bucket <= 32 else "wgmma", num_stages=4 if bucket <= 64 else 3)
+    return CONFIGS.get((n, k), _DEFAULTS).get(bucket, _DEFAULTS[bucket])
 
 
 @dataclass(frozen=True)
@@ -249,6 +256,27 @@ def _with_escapes(y, row, token, x_ptr, escapes, rows, P: tl.constexpr):
     return y
 
 
+@triton.jit
+def _bound(y, tile, token, head, state, noise, found, rows, P: tl.constexpr, HOT: tl.constexpr):
+    """Writes what is known of scores, from the plane's sums [tokens, rows] of a tile."""
+    gain, reach, starts_ptr, columns_ptr, values_ptr = head
+    x_ptr, norm_ptr, unit_ptr = state
+    upper_ptr, most_ptr, least_ptr = found
+    lane = tl.arange(0, P.block_n)
+    row = tile * P.block_n + lane
+    inside, known = row < P.n, tl.minimum(token, rows - 1)
+    y = y * gain * tl.load(unit_ptr + known)[:, None]
+    y = _with_escapes(y, row, token, x_ptr, (starts_ptr, columns_ptr, values_ptr), rows, P)
+    apart = tl.load(norm_ptr + known)[:, None] * reach
+    upper = _score(f32(to_bf16(y + apart)), row, token, rows, noise, HOT)
+    kept = to_bf16(tl.where(upper == upper, upper, float("inf")))  # of NaN nothing is known
+    tl.store(upper_ptr + _upper_at(tile, lane, token, P), kept)
+    most = tl.max(tl.where(inside[None, :], f32(kept), float("-inf")), 1)
+    tl.store(most_ptr + token * P.tiles + tile, most)
+    lower = _score(f32(to_bf16(y - apart)), row, token, rows, noise, HOT)
+    tl.store(least_ptr + token * P.tiles + tile, _best(lower, row, inside))
+
+
 @triton.jit(do_not_specialize=["rows", "position_stride", "seed_stride", "temperature_stride"])
 def lm_head_bounds_kernel(
     x_ptr,
@@ -270,6 +298,7 @@ def lm_head_bounds_kernel(
     upper_ptr,
     most_ptr,
     least_ptr,
+    work_ptr,
     rows,
     P: tl.constexpr,  # the Pass
     HOT: tl.constexpr,
@@ -288,22 +317,23 @@ def lm_head_bounds_kernel(
         sums = _plane_product(sums, half_ptr, high_ptr, at, rows, unit, P)
     gain = tl.load(gain_ptr + row, mask=inside, other=0.0)[None, :]
     reach = tl.load(reach_ptr + row, mask=inside, other=0.0)[None, :]
-    escapes = (starts_ptr, columns_ptr, values_ptr)
+    head = (gain, reach, starts_ptr, columns_ptr, values_ptr)
+    state = (x_ptr, norm_ptr, unit_ptr)
     noise = (position_ptr, seed_ptr, temperature_ptr, position_stride, seed_stride, temperature_stride)
+    found = (upper_ptr, most_ptr, least_ptr)
     for chunk in tl.static_range(CHUNKS):
         token = chunk * P.chunk + tl.arange(0, P.chunk)
-        known = tl.minimum(token, rows - 1)
         y = tl.trans(sums[chunk]) if P.wgmma else sums[chunk]
-        y = y * gain * tl.load(unit_ptr + known)[:, None]
-        y = _with_escapes(y, row, token, x_ptr, escapes, rows, P)
-        apart = tl.load(norm_ptr + known)[:, None] * reach
-        upper = _score(f32(to_bf16(y + apart)), row, token, rows, noise, HOT)
-        kept = to_bf16(tl.where(upper == upper, upper, float("inf")))  # of NaN nothing is known
-        tl.store(upper_ptr + _upper_at(tile, lane, token, P), kept)
-        most = tl.max(tl.where(inside[None, :], f32(kept), float("-inf")), 1)
-        tl.store(most_ptr + token * P.tiles + tile, most)
-        lower = _score(f32(to_bf16(y - apart)), row, token, rows, noise, HOT)
-        tl.store(least_ptr + token * P.tiles + tile, _best(lower, row, inside))
+        if P.chunk <= _AT_ONCE or not HOT:
+            _bound(y, tile, token, head, state, noise, found, rows, P, HOT)
+        else:  # noise takes more registers than the sums leave
+            tl.store(work_ptr + _upper_at(tile, lane, token, P), y)
+    if P.chunk > _AT_ONCE and HOT:
+        tl.debug_barrier()
+        for done in range(0, rows, _AT_ONCE):
+            few = done + tl.arange(0, _AT_ONCE)
+            part = tl.load(work_ptr + _upper_at(tile, lane, few, P), cache_modifier=".cg")
+            _bound(part, tile, few, head, state, noise, found, rows, P, HOT)
 
 
 @triton.jit(do_not_specialize=["rows", "position_stride", "seed_stride", "temperature_stride"])
@@ -649,6 +679,7 @@ def _bounded(
     )
     half, norm, unit = room(rows, weight.k, dtype=torch.float16), room(rows), room(rows)
     block = min(4096, next_power_of_2(weight.k))
+    work = room(tiles, bucket, passed.block_n) if hot and passed.chunk > _AT_ONCE.value else norm
     lm_head_norms_kernel[(rows,)](x, half, norm, unit, made.best, made.tally, K=weight.k, BLOCK=block, num_warps=4)
     lm_head_bounds_kernel[(tiles,)](
         x,
@@ -665,6 +696,7 @@ def _bounded(
         made.upper,
         made.most,
         made.least,
+        work,
         rows,
         P=passed,
         HOT=hot,
