@@ -23,12 +23,14 @@ so that every row is rescored: the fallback.
 """
 
 import argparse
+import contextlib
 import functools
 import itertools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,13 @@ if "--smoke" in sys.argv:  # Triton reads it at import
 
 import torch
 import torch.nn.functional as F
+import triton
 from torch import Tensor
 
 from benchmarks.kernels import SMOKE, Bench, Case, Measure, Pair, Sizes
 from benchmarks.overlay import ENTRIES, overlay
 from benchmarks.rows import read_lines
-from benchmarks.w12_gemm import Matrices, Shape, best_of
+from benchmarks.w12_gemm import Matrices, Shape, best_of, compilers, weight_without_bytes
 from kernels.sample import sample, sample_reference
 from kernels.top_ranks import top_ranks, top_ranks_reference
 
@@ -76,8 +79,8 @@ class Head:
     def bounds(self) -> Bounds:
         return made_bounds(self.matrices.packed)
 
-    def weight(self, index: int, config: HeadConfig | None = None) -> Weight:
-        return self.matrices.weight(config or self.config, index)
+    def weight(self, index: int) -> Weight:
+        return self.matrices.weight(self.config, index)
 
     @functools.lru_cache  # noqa: B019 (a head lives as long as its states)
     def states(self, kind: str) -> Tensor:
@@ -105,9 +108,34 @@ class Head:
 
 @dataclass(frozen=True)
 class HeadCase(Case):
-    """A case that has something to tell of what it did."""
+    """A case that has something to tell of what it did, and may be compiled ahead.
+
+    job: the arguments of `compile_only`, or None.
+    """
 
     told: Callable[[], dict[str, Any]] = dict
+    job: tuple[Any, ...] | None = None
+
+
+def compile_only(shape: Shape, rows: int, head_config: HeadConfig, config: Config, hot: bool) -> str | None:
+    """Compiles the certified head into Triton's cache in a process without a device; why it cannot run, or None."""
+    from benchmarks.hopper import SHARED_LIMIT, compiled
+
+    def meta(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device="meta")
+
+    weight = weight_without_bytes(shape, head_config)
+    where, columns = meta(shape.n + 1, dtype=torch.int32), meta(64, dtype=torch.int32)
+    bounds = Bounds(meta(shape.n), meta(shape.n), where, columns, meta(64, dtype=torch.bfloat16))
+    x, position = meta(rows, shape.k, dtype=torch.bfloat16), meta(rows, dtype=torch.int64)
+    counts = meta(len(COUNTED), dtype=torch.int64)
+    noise = position, position, meta(rows)
+    try:
+        made = compiled(lambda: lm_head(x, weight, bounds, *noise, hot=hot, counts=counts, config=config))
+    except triton.TritonError as error:
+        return f"{type(error).__name__}: {error}"
+    shared = max(kernel.metadata.shared for kernel in made)
+    return f"it asks for {shared} bytes of shared memory" if shared > SHARED_LIMIT else None
 
 
 class Cases:
@@ -127,10 +155,11 @@ class Cases:
         config: dict[str, Any] | None = None,
         told: Callable[[], dict[str, Any]] = dict,
         states: str = "text",
+        job: tuple[Any, ...] | None = None,
     ) -> HeadCase:
         index = itertools.count()
         words = {**self.shape.words(rows), "states": states}
-        return HeadCase(op, words, moved, lambda: make(next(index)), config or {}, told)
+        return HeadCase(op, words, moved, lambda: make(next(index)), config or {}, told, job)
 
     def cublas(self, rows: int) -> HeadCase:
         x = self.head.states("text")[:rows]
@@ -176,7 +205,6 @@ class Cases:
         states: str = "text",
         hot: bool = False,
         config: Config | None = None,
-        head_config: HeadConfig | None = None,
         op: str = "certified",
     ) -> HeadCase:
         """The token, which must be that of the full product with the same weights."""
@@ -188,16 +216,17 @@ class Cases:
         seed, heat = torch.full_like(position, 7), torch.full((rows,), float(hot), device=x.device)
 
         def make(index: int) -> Pair:
-            weight = self.head.weight(index, head_config)
+            weight = self.head.weight(index)
 
             def call() -> Tensor:
-                return lm_head(x, weight, self.head.bounds, position, seed, heat, hot=hot, counts=counts, config=config)
+                bounds, noise = self.head.bounds, (position, seed, heat)
+                token: Tensor = lm_head(x, weight, bounds, *noise, hot=hot, counts=counts, config=config)
+                return token
 
             def twin() -> Tensor:
                 logits = w12_gemm(x, weight)
-                if x.is_cuda:  # whose float64 logarithms the kernel `sample` shares
-                    return sample(logits, position, seed, heat)
-                return sample_reference(logits, position, seed, heat)
+                chosen: Tensor = (sample if x.is_cuda else sample_reference)(logits, position, seed, heat)
+                return chosen
 
             return call, twin
 
@@ -205,9 +234,10 @@ class Cases:
             calls, _, candidates, full = counts.tolist()
             return {"candidates": candidates / calls, "full": full / calls}
 
-        schedule = asdict((head_config or self.head.config).schedule)
+        schedule = asdict(self.head.config.schedule)
         words = {"sampled": hot, **asdict(config), **{f"stored_{name}": value for name, value in schedule.items()}}
-        return self._case(op, rows, self.high_bytes, make, words, told, states)
+        job = (self.shape, rows, self.head.config, config, hot)
+        return self._case(op, rows, self.high_bytes, make, words, told, states, job)
 
 
 def _best(logits: Tensor) -> Tensor:
@@ -216,21 +246,46 @@ def _best(logits: Tensor) -> Tensor:
 
 
 class Timing(Measure):
-    """Measures cases once, and keeps what each row of this run and of earlier ones says."""
+    """Measures cases once, compiles ahead on all cores, and keeps what rows of this run and of earlier ones say."""
 
-    def __init__(self, out: Path, device: torch.device, rotated_bytes: int, max_seconds: float) -> None:
+    def __init__(
+        self, out: Path, device: torch.device, rotated_bytes: int, max_seconds: float, pool: Executor | None
+    ) -> None:
         super().__init__(out, device, rotated_bytes, max_seconds, TREES)
         held = read_lines(out) if out.exists() else []
-        self.rows = {row["key"]: row for row in held if row["status"] == "timed"}
+        self.rows = {row["key"]: row for row in held if row["status"] in ("timed", "refused")}
+        self.done |= self.rows.keys()
+        self.pool = pool
+
+    def measured(self, cases: Sequence[HeadCase]) -> int:
+        """Measures what can run and is not in the file yet; returns how many were left out for time."""
+        jobs = [self._ahead(case) for case in cases]
+        left_out = 0
+        for case, job in zip(cases, jobs, strict=True):
+            late = time.monotonic() > self.end_s
+            if job is not None and not late and (why := job.result()) is not None:
+                self.write(case, {"status": "refused", "error": why[:500]})
+                print(f"{case.op:15} refused: {case.shape} {case.config} {why[:200]}", file=sys.stderr, flush=True)
+                continue
+            if job is not None and late:
+                job.cancel()
+            left_out += self.run(iter([case]))
+        return left_out
+
+    def _ahead(self, case: HeadCase) -> Future[str | None] | None:
+        if self.pool is None or case.job is None or case.key(self.where) in self.done:
+            return None
+        return self.pool.submit(compile_only, *case.job)
 
     def write(self, case: Case, row: dict[str, Any]) -> None:
         told = case.told() if isinstance(case, HeadCase) and row["status"] == "timed" else {}
         super().write(case, row | told)
-        if row["status"] == "timed":
-            self.rows[case.key(self.where)] = row | told
+        self.rows[case.key(self.where)] = row | told
 
     def row(self, case: Case) -> dict[str, Any] | None:
-        return self.rows.get(case.key(self.where))
+        """What is known of a case that was timed."""
+        row = self.rows.get(case.key(self.where))
+        return row if row is not None and row["status"] == "timed" else None
 
 
 def cases_of(cases: Cases, rows: Sequence[int]) -> dict[str, list[HeadCase]]:
@@ -254,7 +309,7 @@ def table(measure: Timing, shapes: Sequence[Shape], rows: Sequence[int], configs
         head = Head(shape, measure.device, config)
         named = cases_of(Cases(head), rows)
         for cases in named.values():
-            left_out += measure.run(iter(cases))
+            left_out += measure.measured(cases)
             head.matrices.drop()
         for index, count in enumerate(rows):
             print(line(measure, shape, count, {name: measure.row(cases[index]) for name, cases in named.items()}))
@@ -280,37 +335,36 @@ def line(measure: Timing, shape: Shape, rows: int, found: Mapping[str, dict[str,
     return "  ".join(parts)
 
 
-def tuned(cases: Cases, rows: int) -> Iterator[HeadCase]:
-    """The certified head with each config of the pass that a search tries."""
-    for config in configs(rows):
-        yield cases.certified(rows, config=config, op="try")
-
-
-def configs(rows: int) -> Iterator[Config]:
-    """Configs that neither spill nor ask for more shared memory than there is."""
+def configs(shape: Shape, rows: int) -> Iterator[Config]:
+    """What a search tries: both paths, tile heights, and stages that shared memory has room for."""
     bucket = next(bucket for bucket in BUCKETS if rows <= bucket)
-    paths = [("mma", warps, unit) for warps in (4, 8, 2) for unit in (1, 2)]
-    paths += [("wgmma", warps, unit) for warps in (4, 8) for unit in (1, 2)]
-    for (path, num_warps, unit), num_stages in itertools.product(paths, (3, 4, 5)):
-        if num_stages * unit * 128 * (64 + 2 * bucket) <= 200_000:
-            yield Config(path=path, unit=unit, num_warps=num_warps, num_stages=num_stages)
+    ways = [("mma", 64, 4), ("mma", 64, 2), ("mma", 128, 4), ("mma", 128, 8)] if bucket <= 32 else []
+    ways += [("wgmma", 64, 4), ("wgmma", 128, 4), ("wgmma", 128, 8), ("wgmma", 256, 8)]
+    for (path, block_n, num_warps), unit, num_stages in itertools.product(ways, (1, 2), (3, 4, 5, 6)):
+        fits = num_stages * unit * 128 * (block_n + 2 * bucket) <= 220_000
+        if fits and -(-shape.k // 128) % unit == 0:
+            yield Config(path, block_n, unit, num_warps, num_stages, min(bucket, 32))
 
 
-def tune(measure: Timing, shapes: Sequence[Shape], head_configs: Mapping[Any, HeadConfig]) -> int:
+def tune(
+    measure: Timing, shapes: Sequence[Shape], counts: Sequence[int], head_configs: Mapping[Any, HeadConfig]
+) -> int:
     """Searches the config of the pass for each head and bucket, and prints what belongs into CONFIGS."""
     left_out = 0
     for shape in shapes:
         config = head_configs.get((shape.n, shape.k, False)) or head_config_for(shape.n, shape.k)
         cases = Cases(Head(shape, measure.device, config))
         best = {}
-        for rows in TUNED_ROWS:
-            tried = list(tuned(cases, rows))
-            left_out += measure.run(iter(tried))
+        for rows in counts:
+            tried = [cases.certified(rows, config=config, op="try") for config in configs(shape, rows)]
+            left_out += measure.measured(tried)
             times = [(row["us"], case.config) for case in tried if (row := measure.row(case)) is not None]
             if times:
                 us, words = min(times, key=lambda each: each[0])
-                best[rows] = Config(**{name: words[name] for name in asdict(Config())})
-                print(f"{shape.name:12} {rows:3} rows {us:.1f} us {best[rows]}", flush=True)
+                bucket = next(bucket for bucket in BUCKETS if rows <= bucket)
+                best[bucket] = Config(**{name: words[name] for name in asdict(Config())})
+                print(f"{shape.name:12} {rows:3} rows {us:.1f} us {best[bucket]}", flush=True)
+        cases.head.matrices.drop()
         if best:
             print(f"    ({shape.n}, {shape.k}): {best!r},", flush=True)
     return left_out
@@ -333,20 +387,21 @@ def main() -> int:
         parser.error(f"no head '{min(unknown)}'; there are {', '.join(shape.name for shape in known)}")
     shapes = [shape for shape in known if not args.shape or shape.name in args.shape]
     device = torch.device("cpu" if args.smoke else "cuda")
-    started_s = time.monotonic()
     sizes = replace(SMOKE, rotated_bytes=0) if args.smoke else Sizes()
-    measure = Timing(args.out, device, sizes.rotated_bytes, 60 * args.max_minutes)
-    measure.measure_copy(Bench(sizes, device).copy())
-    if args.tune:
-        left_out = tune(measure, shapes, best_of(args.configs))
-    else:
-        rows = args.rows or (SMOKE_ROWS if args.smoke else ROWS)
-        left_out = table(measure, shapes, rows, best_of(args.configs))
+    with contextlib.ExitStack() as stack:
+        pool = None if args.smoke else stack.enter_context(compilers())
+        measure = Timing(args.out, device, sizes.rotated_bytes, 60 * args.max_minutes, pool)
+        measure.measure_copy(Bench(sizes, device).copy())
+        if args.tune:
+            rows = args.rows or (SMOKE_ROWS if args.smoke else TUNED_ROWS)
+            left_out = tune(measure, shapes, rows, best_of(args.configs))
+        else:
+            rows = args.rows or (SMOKE_ROWS if args.smoke else ROWS)
+            left_out = table(measure, shapes, rows, best_of(args.configs))
     if left_out:
         print(f"time is over: {left_out} measurements left; the same command goes on", file=sys.stderr)
     if measure.failed:
         print(f"{measure.failed} heads said something else than their twins", file=sys.stderr)
-    print(f"{time.monotonic() - started_s:.0f} s", file=sys.stderr)
     return 1 if measure.failed else 0
 
 

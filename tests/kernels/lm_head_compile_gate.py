@@ -19,9 +19,9 @@ from tests.kernels.w12_compile_gate import counted, only
 
 overlay("certified-lm-head", "kernels")
 
-from kernels.lm_head import Config, lm_head
-from kernels.lm_head_bounds import COUNTED, Bounds
-from kernels.w12_gemm import config_for, w12_gemm
+from kernels.lm_head import Config, lm_head  # noqa: E402
+from kernels.lm_head_bounds import COUNTED, Bounds  # noqa: E402
+from kernels.w12_gemm import config_for, w12_gemm  # noqa: E402
 
 N, K = 151936, 4096
 LOOPS = ("lm_head_bounds_kernel", "lm_head_rescore_kernel", "w12_gemm_kernel")

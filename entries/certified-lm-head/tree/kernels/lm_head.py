@@ -247,7 +247,7 @@ def _with_escapes(y, row, token, x_ptr, escapes, rows, P: tl.constexpr):
     row = tl.minimum(row, P.n - 1)
     first = tl.load(starts_ptr + row)
     count = tl.where(inside, tl.load(starts_ptr + row + 1) - first, 0)
-    for escape in range(0, tl.max(count, 0)):
+    for escape in range(tl.max(count, 0)):
         wanted = escape < count
         column = tl.load(columns_ptr + first + escape, mask=wanted, other=0)
         value = f32(tl.load(values_ptr + first + escape, mask=wanted, other=0.0))

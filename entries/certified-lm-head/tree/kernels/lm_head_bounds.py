@@ -33,7 +33,7 @@ __all__ = [
     "plane8",
 ]
 
-# What is counted: calls, rows of x in them, rows of the head that might have had the best logit, calls in which all might.
+# What is counted: calls, rows of x, rows of the head that might have had the best logit, calls in which all might.
 COUNTED = ("calls", "rows", "candidates", "full")
 
 # Sums of more terms are less accurate than is assumed here.
