@@ -30,13 +30,14 @@ def test_smoke_measures_every_head_once(tmp_path):
     assert second.returncode == 0 and out.read_text() == before
     rows = rows_of(out)
 
-    assert [row["op"] for row in rows] == ["cublas", "cublas_token", "w12_token", "view", *["certified"] * 4]
+    assert [row["op"] for row in rows] == ["cublas", "cublas_token", "w12_token", "view", *["certified"] * 5]
     assert all(row["status"] == "timed" and row["us"] > 0 and row["card"]["gpu"] is None for row in rows)
-    assert [row["bytes"] for row in rows] == [2 * 150 * 260] * 2 + [150 * 384 * 3 // 2] + [150 * 384] * 5
-    text, sampled, flat, equal = (row for row in rows if row["op"] == "certified")
-    assert (text["shape"]["states"], flat["shape"]["states"], equal["shape"]["states"]) == ("text", "flat", "equal")
+    assert [row["bytes"] for row in rows] == [2 * 150 * 260] * 2 + [150 * 384 * 3 // 2] + [150 * 384] * 6
+    text, sampled, near, flat, equal = (row for row in rows if row["op"] == "certified")
+    states = [row["shape"]["states"] for row in (text, sampled, near, flat, equal)]
+    assert states == ["text", "text", "near", "flat", "equal"]
     assert sampled["config"]["sampled"] and not text["config"]["sampled"]
-    assert 3 <= text["candidates"] < flat["candidates"] < equal["candidates"] == 150
+    assert 3 <= text["candidates"] < near["candidates"] < equal["candidates"] == 150 > flat["candidates"]
     assert (text["full"], equal["full"]) == (0, 1)
     assert first.stdout.splitlines()[-1].startswith("tiny           3 rows  cublas ")
 
@@ -62,6 +63,6 @@ def test_a_wrong_token_has_no_time(tmp_path):
     out = tmp_path / "rows.jsonl"
     done = benchmark(out, "--rows", "1", cwd=tmp_path)
 
-    assert done.returncode == 1 and "4 heads said something else than their twins" in done.stderr
+    assert done.returncode == 1 and "5 heads said something else than their twins" in done.stderr
     status = {(row["op"], row["status"]) for row in rows_of(out)}
     assert {op for op, status in status if status == "failed"} == {"certified"}

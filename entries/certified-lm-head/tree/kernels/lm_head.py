@@ -360,6 +360,7 @@ def lm_head_floor_kernel(
     HOT: tl.constexpr,
     TILES: tl.constexpr,  # of the pass
     BLOCK: tl.constexpr,
+    AT_ONCE: tl.constexpr,  # groups of the row
     STEPS: tl.constexpr,
     STEP: tl.constexpr,
 ):
@@ -372,10 +373,12 @@ def lm_head_floor_kernel(
     row = key_id(key)
     row = tl.where(row < P.n, row, 0)  # of NaN, whose floor is none
     tl.store(row_ptr + token, row)
+    exponent = tl.load(base_ptr + row).to(tl.int32) + gemm._EXPONENT
+    escape, end = tl.load(starts_ptr + row), tl.load(starts_ptr + row + 1)
     low_at, high_at = _row_at(row, P)
-    group, column = tl.arange(0, 8)[:, None], tl.arange(0, 64)[None, :]
-    sums, sizes = tl.zeros([8, 64], tl.float32), tl.zeros([8, 64], tl.float32)
-    for first in range(0, GROUPS, 8):
+    group, column = tl.arange(0, AT_ONCE)[:, None], tl.arange(0, 64)[None, :]
+    sums, sizes = tl.zeros([AT_ONCE, 64], tl.float32), tl.zeros([AT_ONCE, 64], tl.float32)
+    for first in range(0, GROUPS, AT_ONCE):
         there = first + group < GROUPS
         low = tl.load(low_ptr + low_at + (first + group) * (BLOCK_N * 64) + column, mask=there, other=0)
         for half in tl.static_range(2):
@@ -386,10 +389,8 @@ def lm_head_floor_kernel(
             product = weight * f32(tl.load(x_ptr + token * K + place, mask=place < K, other=0.0))
             sums += product
             sizes += tl.abs(product)
-    exponent = tl.load(base_ptr + row).to(tl.int32) + gemm._EXPONENT
     power = (exponent << 23).to(tl.float32, bitcast=True)
     logit, size = tl.sum(tl.sum(sums, 1), 0) * power, tl.sum(tl.sum(sizes, 1), 0) * power
-    escape, end = tl.load(starts_ptr + row), tl.load(starts_ptr + row + 1)
     slack = 2 * (end - escape + K + STEPS) * STEP * 1.02  # of two sums; their magnitudes are a sum of k terms too
     ahead = tl.arange(0, 64)
     while escape < end:
@@ -656,7 +657,10 @@ def _bounded(
         )
     if weight.paired:
         raise ValueError("a head is not gated")
-    plan = replace(gemm.plan_for(weight, rows, False, False, False, asm), descriptors=False)
+    plan = gemm.plan_for(weight, rows, False, False, False, asm)
+    # Few programs rescore, and each waits for its rows: many units are on their way, and two programs still fit.
+    unit_bytes = plan.unit * 128 * (plan.block_n * 3 // 2 + 2 * plan.block_t)
+    plan = replace(plan, descriptors=False, stages=max(3, min(8, 112_000 // unit_bytes)))
     config = config or config_for(weight.n, weight.k, plan.block_t)
     passed = _pass_for(plan, config)
     bucket, tiles = plan.block_t, passed.tiles
@@ -720,9 +724,10 @@ def _bounded(
         HOT=hot,
         TILES=passed.tiles,
         BLOCK=next_power_of_2(passed.tiles),
+        AT_ONCE=min(32, next_power_of_2(plan.groups)),
         STEPS=STEPS,
         STEP=STEP,
-        num_warps=4,
+        num_warps=8,
     )
     return made
 
