@@ -216,6 +216,17 @@ def test_escapes_that_dominate(randn, large):
     assert case.told()["candidates"] < 140
 
 
+def test_overflow_on_the_way(randn):
+    """A row whose escapes overflow in float32, one way and back, has a logit of NaN, as it has in the full product."""
+    matrix = trained(randn, 140, 256)
+    matrix[30, :2] = torch.tensor([3e38, -3e38], device=matrix.device)
+    case = Case(matrix)
+    x = near(matrix, 2, randn)
+    x[:, :2] = torch.tensor([2.0**10, 2.0**11], device=x.device)
+    assert w12_gemm(x, case.weight)[:, 30].isnan().all()
+    assert torch.equal(case.asked(x), case.full(x))
+
+
 @pytest.mark.parametrize("special", [torch.inf, -torch.inf, torch.nan])
 def test_weights_that_are_not_finite(randn, special):
     """A head with infinities or NaN says what its full product says, and rescores those rows in every call."""

@@ -268,6 +268,7 @@ def _bound(y, tile, token, head, state, noise, found, rows, P: tl.constexpr, HOT
     y = y * gain * tl.load(unit_ptr + known)[:, None]
     y = _with_escapes(y, row, token, x_ptr, (starts_ptr, columns_ptr, values_ptr), rows, P)
     apart = tl.load(norm_ptr + known)[:, None] * reach
+    apart = tl.where(apart < _CERTAIN, apart, float("inf"))
     upper = _score(f32(to_bf16(y + apart)), row, token, rows, noise, HOT)
     kept = to_bf16(tl.where(upper == upper, upper, float("inf")))  # of NaN nothing is known
     tl.store(upper_ptr + _upper_at(tile, lane, token, P), kept)

@@ -39,7 +39,7 @@ COUNTED = ("calls", "rows", "candidates", "full")
 # Sums of more terms are less accurate than is assumed here.
 MOST_COLUMNS = 1 << 16
 # |x| within which no product or sum of finite weights leaves float32's normal range by more than the slack allows, and
-# what a score may be: one beyond may have overflowed on the way.
+# what a score and a bound may be: beyond, something may have overflowed on the way, to NaN if it comes to the worst.
 LEAST_NORM, MOST_NORM, MOST_SCORE = 2.0**-40, 2.0**60, 2.0**100
 STEPS, STEP = 64, 2.0**-23  # of a sum beside one for each product; by how much each may be off
 _SMALL = 2.0**-4  # of |r| without escapes: an escape up to here becomes a part of r
@@ -120,6 +120,7 @@ def candidates(x: Tensor, packed: Packed, bounds: Bounds, logits: Tensor, scored
     large = torch.repeat_interleave(torch.arange(len(bounds.reach), device=x.device), bounds.starts.diff())
     view.index_add_(1, large, wide_x.double()[:, bounds.columns] * bounds.values)
     apart = norm * bounds.reach.double()
+    apart = torch.where(apart < MOST_SCORE, apart, torch.inf)
     upper, lower = (scored((view + sign * apart).to(logits.dtype)) for sign in (1, -1))
     row = lower.nan_to_num(nan=-torch.inf).argmax(1, keepdim=True)
     floor = scored(logits).gather(1, row)
