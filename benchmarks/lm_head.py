@@ -8,9 +8,10 @@ Tokens of the certified head must be those of the full product with the same pac
 a row that is wrong is written as failed, has no time, and makes the exit code 1.  One JSON line a measurement goes to
 --out; what it already holds for the same kernels, card, torch and Triton is not measured again.
 
-cublas: the library's product with the BF16 head, logits only.  cublas_token: and the best id of each row.
-w12_token: the product with 12 bits a weight, and the best id.  view: the product with the high plane, logits only, not
-exact.  certified: the id, exact; `sampled` at a temperature of 1 with noise.
+cublas: the library's product with the BF16 head, logits only.  cublas_token: and the best id of each row.  w12_token:
+the product with 12 bits a weight, and the best id.  triton_token: the same through `w12_gemm`, of whose logits a
+certified head has the best.  view: the product with the high plane, logits only, not exact.  certified: the id, exact;
+`sampled` at a temperature of 1 with noise.
 Weights rotate through twice what the L2 holds, or two copies.  Bytes are those of the weight that a call must read: for
 `certified` its high plane, and the rows that were rescored are told beside.  Share is over the rate at which an
 elementwise kernel copies in the same run.
@@ -28,11 +29,12 @@ import contextlib
 import functools
 import itertools
 import math
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,7 @@ from torch import Tensor
 from benchmarks.kernels import SMOKE, Bench, Case, Measure, Pair, Sizes
 from benchmarks.overlay import ENTRIES, overlay
 from benchmarks.rows import read_lines
-from benchmarks.w12_gemm import Matrices, Shape, best_of, compilers, weight_without_bytes
+from benchmarks.w12_gemm import Matrices, Shape
 from kernels.sample import sample, sample_reference
 from kernels.top_ranks import top_ranks, top_ranks_reference
 
@@ -57,9 +59,12 @@ overlay("certified-lm-head", "kernels")
 
 from kernels.lm_head import Config, config_for, lm_head  # type: ignore[import-not-found] # noqa: E402
 from kernels.lm_head_bounds import COUNTED, Bounds, made_bounds  # type: ignore[import-not-found] # noqa: E402
+from kernels.w12_cuda import Machine  # type: ignore[import-not-found] # noqa: E402
 from kernels.w12_gemm import BUCKETS, Weight, w12_gemm  # type: ignore[import-not-found] # noqa: E402
 from kernels.w12_gemm import Config as HeadConfig  # noqa: E402
 from kernels.w12_gemm import config_for as head_config_for  # noqa: E402
+from kernels.w12_mma import Strips, w12_mma, w12_mma_reference  # type: ignore[import-not-found] # noqa: E402
+from kernels.w12_mma import config_for as strips_config_for  # noqa: E402
 
 SHAPES = (Shape("151936x4096", 151936, 4096), Shape("head", 49152, 4608))
 ROWS = (1, 8, 16, 32, 64)
@@ -71,10 +76,10 @@ STATES = {"text": (13.0, 1.5, 1.78, 50), "near": (5.0, 0.75, 0.89, 200), "flat":
 
 
 class Head:
-    """A head in every form, with hidden states for it."""
+    """A head in every form, with hidden states for it; machine: what runs CUDA C++ where no GPU does."""
 
-    def __init__(self, shape: Shape, device: torch.device, config: HeadConfig) -> None:
-        self.shape, self.config, self.device = shape, config, device
+    def __init__(self, shape: Shape, device: torch.device, machine: Machine | None) -> None:
+        self.shape, self.device, self.machine = shape, device, machine
         self.matrices = Matrices(shape, device)
         self.generator = torch.Generator(device).manual_seed(shape.n)
 
@@ -83,7 +88,12 @@ class Head:
         return made_bounds(self.matrices.packed)
 
     def weight(self, index: int) -> Weight:
-        return self.matrices.weight(self.config, index)
+        """As the certified head reads it."""
+        return self.matrices.tiles(index)
+
+    def strips(self, index: int) -> Strips:
+        """As the product with packed weights that is fastest reads it."""
+        return self.matrices.strips(strips_config_for(self.shape.n, self.shape.k), index)
 
     @functools.lru_cache  # noqa: B019 (a head lives as long as its states)
     def states(self, kind: str) -> Tensor:
@@ -115,14 +125,34 @@ class HeadCase(Case):
     job: tuple[Any, ...] | None = None
 
 
-def compile_only(shape: Shape, rows: int, head_config: HeadConfig, config: Config, hot: bool) -> str | None:
+def meta(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(*size, dtype=dtype, device="meta")
+
+
+def weight_without_bytes(shape: Shape, config: HeadConfig) -> Weight:
+    """A head of the shape on the device "meta", with which a call compiles and does not run."""
+    block_n, groups = config.schedule.block_n, -(-shape.k // 128)
+    tiles = -(-shape.n // block_n)
+    return Weight(
+        shape.n,
+        shape.k,
+        config,
+        False,
+        high=meta(tiles, groups, 2, block_n, 64, dtype=torch.uint8),
+        low=meta(tiles, groups, block_n, 64, dtype=torch.uint8),
+        base=meta(shape.n, dtype=torch.int16),
+        starts=meta(shape.n + 1, dtype=torch.int32),
+        columns=meta(64, dtype=torch.int32),
+        values=meta(64, dtype=torch.bfloat16),
+        turns=meta(tiles, dtype=torch.int32),
+    )
+
+
+def compile_only(shape: Shape, rows: int, config: Config, hot: bool) -> str | None:
     """Compiles the certified head into Triton's cache in a process without a device; why it cannot run, or None."""
     from benchmarks.hopper import SHARED_LIMIT, compiled
 
-    def meta(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device="meta")
-
-    weight = weight_without_bytes(shape, head_config)
+    weight = weight_without_bytes(shape, head_config_for(shape.n, shape.k))
     where, columns = meta(shape.n + 1, dtype=torch.int32), meta(64, dtype=torch.int32)
     bounds = Bounds(meta(shape.n), meta(shape.n), where, columns, meta(64, dtype=torch.bfloat16))
     x, position = meta(rows, shape.k, dtype=torch.bfloat16), meta(rows, dtype=torch.int64)
@@ -181,21 +211,29 @@ class Cases:
         x = self.head.states("text")[:rows]
 
         def make(index: int) -> Pair:
-            weight = self.head.weight(index)
-            wanted = top_ranks_reference
-            return lambda: _best(w12_gemm(x, weight)), lambda: wanted(w12_gemm(x, weight), 1)[0][:, 0]
+            product = functools.partial(w12_mma, x, self.head.strips(index), machine=self.head.machine)
+            return lambda: _best(product()), lambda: top_ranks_reference(product(), 1)[0][:, 0]
 
-        words = {**asdict(self.head.config.schedule)}
-        return self._case("w12_token", rows, self.high_bytes * 3 // 2, make, words)
+        return self._case("w12_token", rows, self.high_bytes * 3 // 2, make)
+
+    def triton_token(self, rows: int) -> HeadCase:
+        x = self.head.states("text")[:rows]
+
+        def make(index: int) -> Pair:
+            product = functools.partial(w12_gemm, x, self.head.weight(index))
+            return lambda: _best(product()), lambda: top_ranks_reference(product(), 1)[0][:, 0]
+
+        return self._case("triton_token", rows, self.high_bytes * 3 // 2, make)
 
     def view(self, rows: int) -> HeadCase:
         x = self.head.states("text")[:rows]
 
         def make(index: int) -> Pair:
-            weight = self.head.weight(index)
-            return lambda: w12_gemm(x, weight, view=True), lambda: w12_gemm(x, weight, view=True)
+            weight = self.head.strips(index)
+            product = functools.partial(w12_mma, x, weight, view=True, machine=self.head.machine)
+            return product, lambda: w12_mma_reference(x, weight, view=True)
 
-        return self._case("view", rows, self.high_bytes, make, {**asdict(self.head.config.schedule)})
+        return self._case("view", rows, self.high_bytes, make)
 
     def certified(
         self,
@@ -232,9 +270,8 @@ class Cases:
             calls, _, candidates, full = counts.tolist()
             return {"candidates": candidates / calls, "full": full / calls}
 
-        schedule = asdict(self.head.config.schedule)
-        words = {"sampled": hot, **asdict(config), **{f"stored_{name}": value for name, value in schedule.items()}}
-        job = (self.shape, rows, self.head.config, config, hot)
+        words = {"sampled": hot, **asdict(config)}
+        job = (self.shape, rows, config, hot)
         return self._case(op, rows, self.high_bytes, make, words, told, states, job)
 
 
@@ -292,6 +329,7 @@ def cases_of(cases: Cases, rows: Sequence[int]) -> dict[str, list[HeadCase]]:
         "cublas": [cases.cublas(count) for count in rows],
         "cublas_token": [cases.cublas_token(count) for count in rows],
         "w12_token": [cases.w12_token(count) for count in rows],
+        "triton_token": [cases.triton_token(count) for count in rows],
         "view": [cases.view(count) for count in rows],
         "certified": [cases.certified(count) for count in rows],
         "sampled": [cases.certified(count, hot=True) for count in rows],
@@ -299,12 +337,11 @@ def cases_of(cases: Cases, rows: Sequence[int]) -> dict[str, list[HeadCase]]:
     }
 
 
-def table(measure: Timing, shapes: Sequence[Shape], rows: Sequence[int], configs: Mapping[Any, HeadConfig]) -> int:
+def table(measure: Timing, shapes: Sequence[Shape], rows: Sequence[int], machine: Machine | None) -> int:
     """Measures every head with its peers, and prints a line for each number of rows; how many were left out."""
     left_out = 0
     for shape in shapes:
-        config = configs.get((shape.n, shape.k, False)) or head_config_for(shape.n, shape.k)
-        head = Head(shape, measure.device, config)
+        head = Head(shape, measure.device, machine)
         named = cases_of(Cases(head), rows)
         for cases in named.values():
             left_out += measure.measured(cases)
@@ -344,14 +381,11 @@ def configs(shape: Shape, rows: int) -> Iterator[Config]:
             yield Config(path, block_n, unit, num_warps, num_stages, min(bucket, 32))
 
 
-def tune(
-    measure: Timing, shapes: Sequence[Shape], counts: Sequence[int], head_configs: Mapping[Any, HeadConfig]
-) -> int:
+def tune(measure: Timing, shapes: Sequence[Shape], counts: Sequence[int], machine: Machine | None) -> int:
     """Searches the config of the pass for each head and bucket, and prints what belongs into CONFIGS."""
     left_out = 0
     for shape in shapes:
-        config = head_configs.get((shape.n, shape.k, False)) or head_config_for(shape.n, shape.k)
-        cases = Cases(Head(shape, measure.device, config))
+        cases = Cases(Head(shape, measure.device, machine))
         best = {}
         for rows in counts:
             tried = [cases.certified(rows, config=config, op="try") for config in configs(shape, rows)]
@@ -368,13 +402,22 @@ def tune(
     return left_out
 
 
+@contextlib.contextmanager
+def compilers() -> Iterator[Executor]:
+    """Processes that compile; what is still waiting at the end is not compiled any more."""
+    pool = ProcessPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 2), multiprocessing.get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="file of JSON lines, appended to")
     parser.add_argument("--max-minutes", type=float, default=6, help="start no measurement after so long (6)")
     parser.add_argument("--shape", metavar="NAME", action="append", help="only this head; may be given again")
     parser.add_argument("--rows", type=int, nargs="+", help="rows of x, in place of 1 8 16 32 64")
-    parser.add_argument("--configs", type=Path, help="the heads' own configs, of a file that w12_gemm --tune wrote")
     parser.add_argument("--tune", action="store_true", help="search a config of the pass for each head")
     parser.add_argument("--smoke", action="store_true", help="a tiny head under Triton's interpreter")
     args = parser.parse_args()
@@ -384,7 +427,11 @@ def main() -> int:
     if unknown := set(args.shape or ()) - {shape.name for shape in known}:
         parser.error(f"no head '{min(unknown)}'; there are {', '.join(shape.name for shape in known)}")
     shapes = [shape for shape in known if not args.shape or shape.name in args.shape]
-    device = torch.device("cpu" if args.smoke else "cuda")
+    device, machine = torch.device("cuda"), None
+    if args.smoke:
+        from benchmarks.cuda_on_cpu import Cpu
+
+        device, machine = torch.device("cpu"), Cpu()
     sizes = replace(SMOKE, rotated_bytes=0) if args.smoke else Sizes()
     with contextlib.ExitStack() as stack:
         pool = None if args.smoke else stack.enter_context(compilers())
@@ -392,10 +439,10 @@ def main() -> int:
         measure.measure_copy(Bench(sizes, device).copy())
         if args.tune:
             rows = args.rows or (SMOKE_ROWS if args.smoke else TUNED_ROWS)
-            left_out = tune(measure, shapes, rows, best_of(args.configs))
+            left_out = tune(measure, shapes, rows, machine)
         else:
             rows = args.rows or (SMOKE_ROWS if args.smoke else ROWS)
-            left_out = table(measure, shapes, rows, best_of(args.configs))
+            left_out = table(measure, shapes, rows, machine)
     if left_out:
         print(f"time is over: {left_out} measurements left; the same command goes on", file=sys.stderr)
     if measure.failed:

@@ -12,16 +12,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.overlay import overlay
-from benchmarks.w12_gemm import Shape, weight_without_bytes
+from benchmarks.lm_head import Shape, weight_without_bytes
+from kernels.lm_head import Config, lm_head
+from kernels.lm_head_bounds import COUNTED, Bounds
+from kernels.w12_gemm import BUCKETS, Schedule, Tile, config_for, w12_gemm
+from kernels.w12_gemm import Config as HeadConfig
 from tests.kernels.gate import print_lines, t
-from tests.kernels.w12_compile_gate import counted, only
-
-overlay("certified-lm-head", "kernels")
-
-from kernels.lm_head import Config, lm_head  # noqa: E402
-from kernels.lm_head_bounds import COUNTED, Bounds  # noqa: E402
-from kernels.w12_gemm import config_for, w12_gemm  # noqa: E402
+from tests.kernels.sass import counted
 
 N, K = 151936, 4096
 LOOPS = ("lm_head_bounds_kernel", "lm_head_rescore_kernel", "w12_gemm_kernel")
@@ -42,6 +39,10 @@ def told(kernel, made, options):
             found = aliases.get(alias, "")
             layouts.update(re.findall(r"versionMajor = \d+|instrShape = \[[\d, ]+\]|kWidth = \d+", found))
     return line | {"layouts": sorted(layouts)}
+
+
+def only(path, block_n, programs, unit=1, **tile):
+    return HeadConfig(Schedule(path, block_n, unit, programs), dict.fromkeys(BUCKETS, Tile(**tile)))
 
 
 def made(n, k, rows, head=None, config=None, hot=False):

@@ -30,9 +30,10 @@ def test_smoke_measures_every_head_once(tmp_path):
     assert second.returncode == 0 and out.read_text() == before
     rows = rows_of(out)
 
-    assert [row["op"] for row in rows] == ["cublas", "cublas_token", "w12_token", "view", *["certified"] * 5]
+    peers = ["cublas", "cublas_token", "w12_token", "triton_token", "view"]
+    assert [row["op"] for row in rows] == [*peers, *["certified"] * 5]
     assert all(row["status"] == "timed" and row["us"] > 0 and row["card"]["gpu"] is None for row in rows)
-    assert [row["bytes"] for row in rows] == [2 * 150 * 260] * 2 + [150 * 384 * 3 // 2] + [150 * 384] * 6
+    assert [row["bytes"] for row in rows] == [2 * 150 * 260] * 2 + [150 * 384 * 3 // 2] * 2 + [150 * 384] * 6
     text, sampled, near, flat, equal = (row for row in rows if row["op"] == "certified")
     states = [row["shape"]["states"] for row in (text, sampled, near, flat, equal)]
     assert states == ["text", "text", "near", "flat", "equal"]

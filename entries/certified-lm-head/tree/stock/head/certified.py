@@ -17,7 +17,7 @@ from stock.linear.w12 import W12
 from stock.ops.lm_head import COUNTED, bounds_of, may_be_chosen, token_of
 from stock.ops.rms_norm import rms_norm
 from stock.ops.w12 import Packed
-from stock.ops.w12_gemm import ROWS, Ready
+from stock.ops.w12_gemm import ROWS, Ready, tiled
 from stock.sampling import Noise, Sampling, choose
 from stock.target import Target
 
@@ -37,7 +37,10 @@ def build(target: Target, options: Mapping[str, Any], prepared: Path | None) -> 
             return make_full(product)
         if "head" not in linear.packed:
             raise EngineError("bad_option", f"head 'certified' reads a packed head: {linear.stays['head']}")
-        return Certified(product, make_full(product), linear.packed["head"], options["certified_rows"], exact)
+        # The product takes over the head in the order that is certified: both have the same bits, and one copy is enough.
+        weight = tiled(linear.packed["head"])
+        linear.packed = {**linear.packed, "head": weight}
+        return Certified(product, make_full(product), weight, options["certified_rows"], exact)
 
     return make
 
