@@ -57,12 +57,10 @@ from kernels.top_ranks import top_ranks, top_ranks_reference
 TREES = [ENTRIES / name / "tree" / "kernels" for name in ("w12-linear", "certified-lm-head")]
 overlay("certified-lm-head", "kernels")
 
+from kernels import w12_gemm as on_triton  # type: ignore[attr-defined] # noqa: E402
 from kernels.lm_head import Config, config_for, lm_head  # type: ignore[import-not-found] # noqa: E402
 from kernels.lm_head_bounds import COUNTED, Bounds, made_bounds  # type: ignore[import-not-found] # noqa: E402
 from kernels.w12_cuda import Machine  # type: ignore[import-not-found] # noqa: E402
-from kernels.w12_gemm import BUCKETS, Weight, w12_gemm  # type: ignore[import-not-found] # noqa: E402
-from kernels.w12_gemm import Config as HeadConfig  # noqa: E402
-from kernels.w12_gemm import config_for as head_config_for  # noqa: E402
 from kernels.w12_mma import Strips, w12_mma, w12_mma_reference  # type: ignore[import-not-found] # noqa: E402
 from kernels.w12_mma import config_for as strips_config_for  # noqa: E402
 
@@ -87,7 +85,7 @@ class Head:
     def bounds(self) -> Bounds:
         return made_bounds(self.matrices.packed)
 
-    def weight(self, index: int) -> Weight:
+    def weight(self, index: int) -> Any:
         """As the certified head reads it."""
         return self.matrices.tiles(index)
 
@@ -129,11 +127,11 @@ def meta(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.empty(*size, dtype=dtype, device="meta")
 
 
-def weight_without_bytes(shape: Shape, config: HeadConfig) -> Weight:
+def weight_without_bytes(shape: Shape, config: Any) -> Any:
     """A head of the shape on the device "meta", with which a call compiles and does not run."""
     block_n, groups = config.schedule.block_n, -(-shape.k // 128)
     tiles = -(-shape.n // block_n)
-    return Weight(
+    return on_triton.Weight(
         shape.n,
         shape.k,
         config,
@@ -152,7 +150,7 @@ def compile_only(shape: Shape, rows: int, config: Config, hot: bool) -> str | No
     """Compiles the certified head into Triton's cache in a process without a device; why it cannot run, or None."""
     from benchmarks.hopper import SHARED_LIMIT, compiled
 
-    weight = weight_without_bytes(shape, head_config_for(shape.n, shape.k))
+    weight = weight_without_bytes(shape, on_triton.config_for(shape.n, shape.k))
     where, columns = meta(shape.n + 1, dtype=torch.int32), meta(64, dtype=torch.int32)
     bounds = Bounds(meta(shape.n), meta(shape.n), where, columns, meta(64, dtype=torch.bfloat16))
     x, position = meta(rows, shape.k, dtype=torch.bfloat16), meta(rows, dtype=torch.int64)
@@ -220,7 +218,7 @@ class Cases:
         x = self.head.states("text")[:rows]
 
         def make(index: int) -> Pair:
-            product = functools.partial(w12_gemm, x, self.head.weight(index))
+            product = functools.partial(on_triton.w12_gemm, x, self.head.weight(index))
             return lambda: _best(product()), lambda: top_ranks_reference(product(), 1)[0][:, 0]
 
         return self._case("triton_token", rows, self.high_bytes * 3 // 2, make)
@@ -245,7 +243,7 @@ class Cases:
     ) -> HeadCase:
         """The token, which must be that of the full product with the same weights."""
         x = self.head.states(states)[:rows]
-        bucket = next(bucket for bucket in BUCKETS if rows <= bucket)
+        bucket = next(bucket for bucket in on_triton.BUCKETS if rows <= bucket)
         config = config or config_for(self.shape.n, self.shape.k, bucket)
         counts = torch.zeros(len(COUNTED), dtype=torch.int64, device=x.device)
         position = torch.arange(rows, device=x.device)
@@ -260,7 +258,7 @@ class Cases:
                 return token
 
             def twin() -> Tensor:
-                logits = w12_gemm(x, weight)
+                logits = on_triton.w12_gemm(x, weight)
                 chosen: Tensor = (sample if x.is_cuda else sample_reference)(logits, position, seed, heat)
                 return chosen
 
@@ -372,7 +370,7 @@ def line(measure: Timing, shape: Shape, rows: int, found: Mapping[str, dict[str,
 
 def configs(shape: Shape, rows: int) -> Iterator[Config]:
     """What a search tries: both paths, tile heights, and stages that shared memory has room for."""
-    bucket = next(bucket for bucket in BUCKETS if rows <= bucket)
+    bucket = next(bucket for bucket in on_triton.BUCKETS if rows <= bucket)
     ways = [("mma", 64, 4), ("mma", 64, 2), ("mma", 128, 4), ("mma", 128, 8)] if bucket <= 32 else []
     ways += [("wgmma", 64, 4), ("wgmma", 128, 4), ("wgmma", 128, 8), ("wgmma", 256, 8)]
     for (path, block_n, num_warps), unit, num_stages in itertools.product(ways, (1, 2), (3, 4, 5, 6)):
@@ -393,7 +391,7 @@ def tune(measure: Timing, shapes: Sequence[Shape], counts: Sequence[int], machin
             times = [(row["us"], case.config) for case in tried if (row := measure.row(case)) is not None]
             if times:
                 us, words = min(times, key=lambda each: each[0])
-                bucket = next(bucket for bucket in BUCKETS if rows <= bucket)
+                bucket = next(bucket for bucket in on_triton.BUCKETS if rows <= bucket)
                 best[bucket] = Config(**{name: words[name] for name in asdict(Config())})
                 print(f"{shape.name:12} {rows:3} rows {us:.1f} us {best[bucket]}", flush=True)
         cases.head.matrices.drop()

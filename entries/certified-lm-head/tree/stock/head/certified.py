@@ -37,7 +37,7 @@ def build(target: Target, options: Mapping[str, Any], prepared: Path | None) -> 
             return make_full(product)
         if "head" not in linear.packed:
             raise EngineError("bad_option", f"head 'certified' reads a packed head: {linear.stays['head']}")
-        # The product takes over the head in the order that is certified: both have the same bits, and one copy is enough.
+        # The product takes over the head in the order that is certified: both have the same bits, and one copy is all.
         weight = tiled(linear.packed["head"])
         linear.packed = {**linear.packed, "head": weight}
         return Certified(product, make_full(product), weight, options["certified_rows"], exact)
