@@ -232,10 +232,29 @@ extern "C" __global__ void __launch_bounds__(ROWS, BLOCKS) w12_multiply(const __
     }
 }
 
+#define AHEAD 8  // escapes of a row that are read at once: each waits for memory twice, for its column and for x there
+
+struct Escapes {
+    int columns[AHEAD];
+    float values[AHEAD];
+};
+
+__device__ __forceinline__ Escapes escapes_of(const Arguments& p, int at, int end) {
+    Escapes e;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        bool there = at + i < end;
+        e.columns[i] = there ? p.columns[at + i] : 0;
+        e.values[i] = there ? wide(p.values[at + i]) : 0.0f;
+    }
+    return e;
+}
+
 // What a row of the matrix brings besides its codes, read before the sums are there.
 struct Row {
-    float scale, bias, values[2];
-    int at, end, columns[2];
+    float scale, bias;
+    int at, end;
+    Escapes first;
 };
 
 __device__ __forceinline__ Row row_of(const Arguments& p, int row) {
@@ -244,12 +263,7 @@ __device__ __forceinline__ Row row_of(const Arguments& p, int row) {
     r.bias = p.bias ? wide(p.bias[row]) : 0.0f;
     r.at = p.starts[row];
     r.end = p.starts[row + 1];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        bool there = r.at + i < r.end;
-        r.columns[i] = there ? p.columns[r.at + i] : 0;
-        r.values[i] = there ? wide(p.values[r.at + i]) : 0.0f;
-    }
+    r.first = escapes_of(p, r.at, r.end);
     return r;
 }
 
@@ -273,15 +287,26 @@ __device__ __forceinline__ void outputs_of(
                 if (piece + i < pieces) y[t] = piece + i ? y[t] + part[i][t] : part[i][t];
     }
 #pragma unroll
-    for (int t = 0; t < TOGETHER; t++) {
-        y[t] *= r.scale;
-        const u16* x = p.x + (i64)(token + t < p.rows ? token + t : p.rows - 1) * p.pitch;
+    for (int t = 0; t < TOGETHER; t++) y[t] *= r.scale;
+    Escapes e = r.first;
+    for (int at = r.at; at < r.end; at += AHEAD) {
+        if (at != r.at) e = escapes_of(p, at, r.end);
+        float x[AHEAD][TOGETHER];
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (r.at + i < r.end) y[t] += r.values[i] * wide(x[r.columns[i]]);
-        for (int at = r.at + 2; at < r.end; at++) y[t] += wide(p.values[at]) * wide(x[p.columns[at]]);
-        if (p.bias) y[t] += r.bias;
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int t = 0; t < TOGETHER; t++) {
+                int row = token + t < p.rows ? token + t : p.rows - 1;
+                x[i][t] = at + i < r.end ? wide(p.x[(i64)row * p.pitch + e.columns[i]]) : 0.0f;
+            }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int t = 0; t < TOGETHER; t++)
+                if (at + i < r.end) y[t] += e.values[i] * x[i][t];
     }
+    if (p.bias)
+        for (int t = 0; t < TOGETHER; t++) y[t] += r.bias;
 }
 
 // Adds the pieces of TOGETHER rows of x by a thread's column, and writes them.

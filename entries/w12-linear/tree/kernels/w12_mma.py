@@ -63,7 +63,21 @@ class Config:
 
 
 # (n, k, paired) -> what was best on an H200; what is missing takes `default_config`.
-CONFIGS: Mapping[tuple[int, int, bool], Config] = MappingProxyType({})
+CONFIGS: Mapping[tuple[int, int, bool], Config] = MappingProxyType(
+    {
+        (4096, 12288, False): Config(12, 121),
+        (4608, 4608, False): Config(12, 120),
+        (4608, 12288, False): Config(12, 132),
+        (5120, 5120, False): Config(12, 112),
+        (7680, 4608, False): Config(12, 120),
+        (12288, 4096, False): Config(12, 128),
+        (17408, 5120, False): Config(12, 132),
+        (24576, 4096, False): Config(12, 128),
+        (24576, 4608, True): Config(12, 128),
+        (49152, 4608, False): Config(12, 128),
+        (151936, 4096, False): Config(12, 132),
+    }
+)
 
 
 @dataclass(frozen=True)
