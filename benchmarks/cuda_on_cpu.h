@@ -75,6 +75,8 @@ inline void __syncthreads() {
     threadIdx.x = own;
 }
 
+inline void __syncwarp() { barrier(threadIdx.x / 32 * 32, 32); }
+
 static void entered() {
     int own = block->current;
     body();

@@ -12,7 +12,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from kernels.w12_cuda import KERNELS, Arguments  # type: ignore[import-not-found]
+from benchmarks.overlay import overlay
+
+overlay("w12-linear", "kernels")
+
+from kernels.w12_cuda import KERNELS, Arguments  # type: ignore[import-not-found] # noqa: E402
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 LAUNCHERS = "".join(

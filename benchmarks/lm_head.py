@@ -244,7 +244,7 @@ class Cases:
         """The token, which must be that of the full product with the same weights."""
         x = self.head.states(states)[:rows]
         bucket = next(bucket for bucket in on_triton.BUCKETS if rows <= bucket)
-        config = config or config_for(self.shape.n, self.shape.k, bucket)
+        config = config or config_for(self.shape.n, self.shape.k, bucket, hot)
         counts = torch.zeros(len(COUNTED), dtype=torch.int64, device=x.device)
         position = torch.arange(rows, device=x.device)
         seed, heat = torch.full_like(position, 7), torch.full((rows,), float(hot), device=x.device)

@@ -61,14 +61,11 @@ def made(n, k, rows, head=None, config=None, hot=False):
 
 CASES = {
     **{f"{rows}": made(N, K, rows) for rows in (1, 32, 64, 128)},
-    **{f"widened {rows}": made(49152, 4608, rows) for rows in (16, 64)},
     **{f"sampled {rows}": made(N, K, rows, hot=True) for rows in (16, 64)},
-    "mma": made(N, K, 16, only("mma", 64, 2374), Config("mma", 128, num_warps=8)),
-    "mma 64": made(N, K, 64, only("mma", 128, 1187, num_warps=8, num_stages=3, chunk=32), Config("wgmma", 128)),
     "mma stream": made(N, K, 16, only("mma", 64, 396), Config("mma", 64, unit=2, num_stages=3)),
-    "wgmma": made(N, K, 16, only("wgmma", 128, 1187), Config("wgmma", 64)),
-    "wgmma 64": made(N, K, 64, only("wgmma", 128, 1187, num_stages=3), Config("wgmma", 128, num_warps=8)),
-    "wgmma stream": made(N, K, 16, only("wgmma", 64, 264), Config("wgmma", 128, num_warps=8)),
+    "mma 64": made(N, K, 64, only("mma", 128, 1187, num_warps=8, num_stages=3, chunk=32), Config("wgmma")),
+    "wgmma stream": made(49152, 4608, 16, only("wgmma", 64, 264), Config("wgmma", 64)),
+    "wgmma 64": made(N, K, 64, only("wgmma", 128, 1187, num_stages=3), Config("wgmma", 256, num_warps=8, num_stages=3)),
     "two groups": made(N, K, 16, only("wgmma", 64, 2374, unit=2, num_stages=3), Config("mma", 32, num_warps=2)),
 }
 

@@ -71,7 +71,7 @@ class Config:
     chunk: int = 16  # rows of x in one mma; wgmma takes all at once
 
 
-# (n, k) -> bucket of rows -> what was best on an H200; what is missing takes the default.
+# (n, k) -> bucket of rows -> what was best on an H200 without noise; what is missing takes the default.
 CONFIGS: Mapping[tuple[int, int], Mapping[int, Config]] = MappingProxyType({})
 
 
@@ -97,9 +97,12 @@ _DEFAULTS = {
 }
 
 
-def config_for(n: int, k: int, bucket: int) -> Config:
-    """What the pass takes for a head [n, k] and a bucket of rows."""
-    return CONFIGS.get((n, k), _DEFAULTS).get(bucket, _DEFAULTS[bucket])
+_HOT = _DEFAULTS | {16: Config(block_n=64)}  # noise of more takes so many registers that programs wait for a place
+
+
+def config_for(n: int, k: int, bucket: int, hot: bool = False) -> Config:
+    """What the pass takes for a head [n, k] and a bucket of rows, with noise or without."""
+    return _HOT[bucket] if hot else CONFIGS.get((n, k), _DEFAULTS).get(bucket, _DEFAULTS[bucket])
 
 
 @dataclass(frozen=True)
@@ -662,7 +665,7 @@ def _bounded(
     # Few programs rescore, and each waits for its rows: many units are on their way, and two programs still fit.
     unit_bytes = plan.unit * 128 * (plan.block_n * 3 // 2 + 2 * plan.block_t)
     plan = replace(plan, descriptors=False, stages=max(3, min(8, 112_000 // unit_bytes)))
-    config = config or config_for(weight.n, weight.k, plan.block_t)
+    config = config or config_for(weight.n, weight.k, plan.block_t, hot)
     passed = _pass_for(plan, config)
     bucket, tiles = plan.block_t, passed.tiles
     strides = [each.stride(0) for each in noise]

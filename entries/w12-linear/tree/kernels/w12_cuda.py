@@ -232,10 +232,29 @@ extern "C" __global__ void __launch_bounds__(ROWS, BLOCKS) w12_multiply(const __
     }
 }
 
+#define AHEAD 8  // escapes of a row that are read at once: each waits for memory twice, for its column and for x there
+
+struct Escapes {
+    int columns[AHEAD];
+    float values[AHEAD];
+};
+
+__device__ __forceinline__ Escapes escapes_of(const Arguments& p, int at, int end) {
+    Escapes e;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        bool there = at + i < end;
+        e.columns[i] = there ? p.columns[at + i] : 0;
+        e.values[i] = there ? wide(p.values[at + i]) : 0.0f;
+    }
+    return e;
+}
+
 // What a row of the matrix brings besides its codes, read before the sums are there.
 struct Row {
-    float scale, bias, values[2];
-    int at, end, columns[2];
+    float scale, bias;
+    int at, end;
+    Escapes first;
 };
 
 __device__ __forceinline__ Row row_of(const Arguments& p, int row) {
@@ -244,12 +263,7 @@ __device__ __forceinline__ Row row_of(const Arguments& p, int row) {
     r.bias = p.bias ? wide(p.bias[row]) : 0.0f;
     r.at = p.starts[row];
     r.end = p.starts[row + 1];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        bool there = r.at + i < r.end;
-        r.columns[i] = there ? p.columns[r.at + i] : 0;
-        r.values[i] = there ? wide(p.values[r.at + i]) : 0.0f;
-    }
+    r.first = escapes_of(p, r.at, r.end);
     return r;
 }
 
@@ -273,15 +287,26 @@ __device__ __forceinline__ void outputs_of(
                 if (piece + i < pieces) y[t] = piece + i ? y[t] + part[i][t] : part[i][t];
     }
 #pragma unroll
-    for (int t = 0; t < TOGETHER; t++) {
-        y[t] *= r.scale;
-        const u16* x = p.x + (i64)(token + t < p.rows ? token + t : p.rows - 1) * p.pitch;
+    for (int t = 0; t < TOGETHER; t++) y[t] *= r.scale;
+    Escapes e = r.first;
+    for (int at = r.at; at < r.end; at += AHEAD) {
+        if (at != r.at) e = escapes_of(p, at, r.end);
+        float x[AHEAD][TOGETHER];
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (r.at + i < r.end) y[t] += r.values[i] * wide(x[r.columns[i]]);
-        for (int at = r.at + 2; at < r.end; at++) y[t] += wide(p.values[at]) * wide(x[p.columns[at]]);
-        if (p.bias) y[t] += r.bias;
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int t = 0; t < TOGETHER; t++) {
+                int row = token + t < p.rows ? token + t : p.rows - 1;
+                x[i][t] = at + i < r.end ? wide(p.x[(i64)row * p.pitch + e.columns[i]]) : 0.0f;
+            }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int t = 0; t < TOGETHER; t++)
+                if (at + i < r.end) y[t] += e.values[i] * x[i][t];
     }
+    if (p.bias)
+        for (int t = 0; t < TOGETHER; t++) y[t] += r.bias;
 }
 
 // Adds the pieces of TOGETHER rows of x by a thread's column, and writes them.
@@ -311,30 +336,56 @@ extern "C" __global__ void __launch_bounds__(128) w12_finish(const __grid_consta
     }
 }
 
-// The bits of a unit's matrix; escapes, which are zeros here, come after.  One block a unit.
+// The bits of a unit's matrix; escapes, which are zeros here, come after.  One block a unit; a step goes through shared
+// memory, so that rows are written 64 bytes at a time.
 extern "C" __global__ void __launch_bounds__(ROWS) w12_unpack(const __grid_constant__ Arguments p) {
+    extern __shared__ u8 memory[];
+    constexpr int PITCH = 40;  // numbers of a row in shared memory: 32, and room that parts its banks
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
     int unit = blockIdx.x, tile = unit / p.groups, outputs = p.paired ? p.n / 2 : p.n;
     int taken = p.paired ? ROWS / 2 : ROWS;
-    const u8* high = (const u8*)(p.high + ((i64)unit * WARPS + warp) * 256);
-    const u8* low = (const u8*)(p.low + ((i64)unit * WARPS + warp) * 128);
-    for (int step = 0; step < 4; step++)
-        for (int m = 0; m < 2; m++)
-            for (int half = 0; half < 2; half++) {
-                int in_tile = warp * 32 + m * 16 + half * 8 + g, row = tile * taken + in_tile % taken;
-                if (row >= outputs) continue;
-                row += in_tile / taken * outputs;
-                int base = p.base[row];
-                for (int i = 0; i < 8; i++) {
-                    int column = unit % p.groups * 128 + step * 32 + i / 2 * 8 + q * 2 + i % 2;
-                    if (column >= p.k) continue;
-                    int h = high[step * 1024 + m * 512 + lane * 16 + i / 4 * 8 + half * 4 + i % 4];
-                    int l = low[step * 512 + lane * 16 + m * 8 + i];
-                    int code = (h & 0x7f) << 4 | ((l >> 4 * half) & 15);
-                    int magnitude = code >= 128 ? code + base * 128 : 0;
-                    ((u16*)p.y)[(i64)row * p.k + column] = (u16)((h & 0x80) << 8 | magnitude);
-                }
+    const uint4* high = p.high + ((i64)unit * WARPS + warp) * 256 + lane;
+    const uint4* low = p.low + ((i64)unit * WARPS + warp) * 128 + lane;
+    u16* numbers = (u16*)memory + warp * (32 * PITCH);
+    auto row_at = [&](int in_strip) {  // the matrix's row, -1 for filling
+        int in_tile = warp * 32 + in_strip, row = tile * taken + in_tile % taken;
+        return row < outputs ? row + in_tile / taken * outputs : -1;
+    };
+    int bases[4];
+    for (int i = 0; i < 4; i++) {
+        int row = row_at(i * 8 + g);
+        bases[i] = row < 0 ? 0 : p.base[row] * 128;
+    }
+    waited_for_previous();  // somebody may still read what stands in p.y
+    for (int step = 0; step < 4; step++) {
+        uint4 h[2] = {high[step * 64], high[step * 64 + 32]}, l = low[step * 32];
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            int m = i / 8, kk = i / 4 % 2, half = i / 2 % 2, pair = i % 2;
+            u32 codes = kk ? (half ? h[m].w : h[m].z) : (half ? h[m].y : h[m].x);
+            u32 nibbles = m ? (kk ? l.w : l.z) : (kk ? l.y : l.x);
+            u32 two = 0;
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                u32 byte = codes >> (pair * 16 + j * 8) & 0xff;
+                u32 code = (byte & 0x7f) << 4 | (nibbles >> (pair * 16 + j * 8 + half * 4) & 15);
+                u32 magnitude = code >= 128 ? code + bases[m * 2 + half] : 0;
+                two |= ((byte & 0x80) << 8 | (magnitude & 0x7fff)) << 16 * j;
             }
+            *(u32*)(numbers + (m * 16 + half * 8 + g) * PITCH + kk * 16 + pair * 8 + q * 2) = two;
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int row = row_at(i * 8 + g), column = unit % p.groups * 128 + step * 32 + q * 8;
+            const u16* from = numbers + (i * 8 + g) * PITCH + q * 8;
+            u16* to = (u16*)p.y + (i64)row * p.k + column;
+            if (row < 0) continue;
+            if (p.k % 8 == 0 && column < p.k) *(uint4*)to = *(const uint4*)from;
+            else for (int j = 0; j < 8 && column + j < p.k; j++) to[j] = from[j];
+        }
+        __syncwarp();
+    }
 }
 """
 

@@ -47,6 +47,7 @@ BOTH, VIEW, PLAIN = 0, 1, 2  # what is read: both planes, the high one, or bfloa
 _PROCESSORS = 132  # of an H200
 _SHARED_BYTES = 227 * 1024  # that a program may have there
 _STAGES = 4  # groups of x that are in shared memory or on their way
+_UNPACK_BYTES = 80  # of shared memory for each row of a tile that `w12_unpack` asks for
 _REGISTERS = 65536  # of a processor
 
 
@@ -62,7 +63,21 @@ class Config:
 
 
 # (n, k, paired) -> what was best on an H200; what is missing takes `default_config`.
-CONFIGS: Mapping[tuple[int, int, bool], Config] = MappingProxyType({})
+CONFIGS: Mapping[tuple[int, int, bool], Config] = MappingProxyType(
+    {
+        (4096, 12288, False): Config(12, 121),
+        (4608, 4608, False): Config(12, 120),
+        (4608, 12288, False): Config(12, 132),
+        (5120, 5120, False): Config(12, 112),
+        (7680, 4608, False): Config(12, 120),
+        (12288, 4096, False): Config(12, 128),
+        (17408, 5120, False): Config(12, 132),
+        (24576, 4096, False): Config(12, 128),
+        (24576, 4608, True): Config(12, 128),
+        (49152, 4608, False): Config(12, 128),
+        (151936, 4096, False): Config(12, 132),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -288,9 +303,9 @@ def w12_mma_decode(weight: Strips, out: Tensor, machine: Machine | None = None) 
         raise ValueError(f"out is bfloat16 {[weight.n, weight.k]}, got {out.dtype} {list(out.shape)}")
     constants = constants_for(1, weight.config.warps, BOTH)
     arguments = _arguments(weight, x=None, bias=None, residual=None, work=None, y=out, slices=0)
-    grid = weight.tiles * weight.groups, 1
+    grid, stored = (weight.tiles * weight.groups, 1), weight.config.warps * STRIP
     (machine or device(out.device.index)).launch(
-        "w12_unpack", constants, grid, weight.config.warps * STRIP, 0, arguments
+        "w12_unpack", constants, grid, stored, stored * _UNPACK_BYTES, arguments
     )
     put_escapes(out.view(torch.int16), weight.starts, weight.columns, weight.values)
     return out
