@@ -12,13 +12,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.lm_head import Shape, weight_without_bytes
-from kernels.lm_head import Config, lm_head
-from kernels.lm_head_bounds import COUNTED, Bounds
-from kernels.w12_gemm import BUCKETS, Schedule, Tile, config_for, w12_gemm
-from kernels.w12_gemm import Config as HeadConfig
+from benchmarks.overlay import overlay
 from tests.kernels.gate import print_lines, t
-from tests.kernels.sass import counted
+from tests.kernels.w12_compile_gate import counted, only, without_bytes
+
+overlay("certified-lm-head", "kernels")
+
+from kernels.lm_head import Config, lm_head  # noqa: E402
+from kernels.lm_head_bounds import COUNTED, Bounds  # noqa: E402
+from kernels.w12_gemm import config_for, w12_gemm  # noqa: E402
 
 N, K = 151936, 4096
 LOOPS = ("lm_head_bounds_kernel", "lm_head_rescore_kernel", "w12_gemm_kernel")
@@ -41,12 +43,8 @@ def told(kernel, made, options):
     return line | {"layouts": sorted(layouts)}
 
 
-def only(path, block_n, programs, unit=1, **tile):
-    return HeadConfig(Schedule(path, block_n, unit, programs), dict.fromkeys(BUCKETS, Tile(**tile)))
-
-
 def made(n, k, rows, head=None, config=None, hot=False):
-    weight = weight_without_bytes(Shape("head", n, k), head or config_for(n, k))
+    weight = without_bytes(n, k, head or config_for(n, k), False)
     some, where = t(n, dtype=torch.float32), t(n + 1, dtype=torch.int32)
     bounds = Bounds(some, some, where, t(8, dtype=torch.int32), t(8))
     position, counts = t(rows, dtype=torch.int64), t(len(COUNTED), dtype=torch.int64)
