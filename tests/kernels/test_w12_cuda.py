@@ -61,5 +61,5 @@ def test_decoding_leaves_time_for_memory():
 def test_what_does_not_compile_is_an_error_with_the_compilers_words():
     """A compiler's complaint reaches who asked, and is no crash."""
     constants = constants_for(16, 4, BOTH) | {"TOKENS": 17}
-    with pytest.raises(RuntimeError, match="(?i)wgmma|error"):
+    with pytest.raises(RuntimeError, match=r"(?i)wgmma|error"):
         compiled(tuple(sorted(constants.items())), "sm_90a")

@@ -116,7 +116,7 @@ __device__ __forceinline__ u32 middle(u32 high, u32 picks) {
     return sum_of_product(z & 0xff80ff80u, 0x75807580u, product(z, 0x77807780u));  // 2^108
 }
 
-// What a thread holds of 32 rows by 32 columns: rows g, g + 8, g + 16, g + 24 by two columns in each eight, from 2 q on.
+// What a thread holds of 32 rows by 32 columns: rows g, g + 8, g + 16, g + 24 by columns 2 q, 2 q + 1 of each eight.
 struct Codes {
 #if FORMAT == 2
     uint4 high[2][2];
@@ -395,21 +395,26 @@ def multiplied(tokens: int) -> str:
     count = tokens // 2
     c = ",".join(f"%{index}" for index in range(count))
     a = ",".join(f"%{count + index}" for index in range(4))
+    shape = f"m64n{tokens}k16.f32.bf16.bf16"
     sums = ", ".join(f'"+f"(c[{index}])' for index in range(count))
     return f"""
 __device__ __forceinline__ void multiplied(float (&c)[{count}], const u32 (&a)[4], u64 x) {{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n{tokens}k16.f32.bf16.bf16 {{{c}}}, {{{a}}}, %{count + 4}, 1, 1, 1, 0;"
+    asm volatile("wgmma.mma_async.sync.aligned.{shape} {{{c}}}, {{{a}}}, %{count + 4}, 1, 1, 1, 0;"
                  : {sums} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x));
 }}
 """
+
+
+_TENSORS = ("x", "high", "low", "base", "starts", "columns", "values", "bias", "residual", "work", "y")
+_NUMBERS = ("rows", "n", "k", "pitch", "groups", "tiles", "programs", "slices", "paired", "floats")
 
 
 class Arguments(ctypes.Structure):
     """`Arguments` of the kernels: addresses of tensors, 0 for none, then numbers."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in "x high low base starts columns values bias residual work y".split()),
-        *((name, ctypes.c_int) for name in "rows n k pitch groups tiles programs slices paired floats".split()),
+        *((name, ctypes.c_void_p) for name in _TENSORS),
+        *((name, ctypes.c_int) for name in _NUMBERS),
     )
 
 
