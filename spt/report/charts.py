@@ -24,7 +24,7 @@ __all__ = ["Chart", "require_matplotlib"]
 _INK, _FIRST, _SECOND, _THIRD, _SOFT = "#010101", "#020202", "#030303", "#040404", "#050505"
 _VARIABLES = {_INK: "--ink", _FIRST: "--c1", _SECOND: "--c2", _THIRD: "--c3", _SOFT: "--soft"}
 _WIDTH_INCH, _HEIGHT_INCH = 5.4, 3.3
-_LABEL = 22  # characters of a name in a picture; tables have all of it
+_LABEL, _LEGEND = 22, 44  # characters of a name in a picture; tables have more of it
 _MOST_BARS = 24
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _LONG = re.compile(r"-?\d+\.\d{3,}")
@@ -49,10 +49,10 @@ def require_matplotlib() -> None:
         raise Missing("a report's charts are drawn by matplotlib, which is not installed", hint) from None
 
 
-def short(name: str) -> str:
+def short(name: str, most: int = _LABEL) -> str:
     """A name as it stands in a picture."""
     name = printable(" ".join(name.split()))
-    return name if len(name) <= _LABEL else f"{name[: _LABEL - 1]}…"
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _chart(id_: str, title: str, alt: str, paint: Callable[[Any], None], height: float = _HEIGHT_INCH) -> Chart:
@@ -83,7 +83,9 @@ def _chart(id_: str, title: str, alt: str, paint: Callable[[Any], None], height:
 def _inline(data: bytes, id_: str, label: str) -> str:
     """The picture without what a page has no use for, under a label, its ids its own."""
     root = ET.fromstring(data)  # our own drawing, as text in XML escapes it
-    root[:] = [child for child in root if not child.tag.endswith("metadata")]
+    # The style is for every element of the page; page.css has it for pictures.
+    dropped = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")
+    root[:] = [child for child in root if not any(each.tag in dropped for each in (child, *child))]
     text = data.decode()
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
     for element in root.iter():
@@ -94,8 +96,10 @@ def _inline(data: bytes, id_: str, label: str) -> str:
             element.set("href", f"#{id_}-{link[1:]}")
         if (clip := element.get("clip-path")) is not None:
             element.set("clip-path", clip.replace("url(#", f"url(#{id_}-"))
-        if (style := element.get("style")) is not None:
-            element.set("style", _styled(style, id_))
+        own_style = [element.attrib.pop("style", "")]
+        own_style += [f"{name}: {element.attrib.pop(name)}" for name in ("fill", "stroke") if name in element.attrib]
+        if style := _styled("; ".join(filter(None, own_style)), id_):
+            element.set("style", style)
         for name in ("d", "x", "y", "transform", "points"):
             if (value := element.get(name)) is not None:
                 element.set(name, _LONG.sub(lambda found: f"{float(found[0]):.2f}", " ".join(value.split())))
@@ -148,11 +152,11 @@ def gains(id_: str, runs: Sequence[tuple[str, Sequence[Point]]], references: Ref
                         fmt="D", color=colour, markerfacecolor="none", markersize=7, capsize=4,
                     )  # fmt: skip
                     values += [point.sealed.value - ends[0], point.sealed.value + ends[1]]
-            axes.plot(xs, ys, dash, color=colour, drawstyle="steps-post", marker=".", label=short(name))
+            axes.plot(xs, ys, dash, color=colour, drawstyle="steps-post", marker=".", label=short(name, _LEGEND))
             values, most = values + ys, max(most, *xs)
         for value, name in references:
             axes.axhline(value, color=_SOFT, linewidth=1.2, linestyle="-.")
-            axes.text(0.02, value, name, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8, color=_SOFT)
+            axes.text(0.01, value, name, transform=axes.get_yaxis_transform(), va="bottom", fontsize=9, color=_SOFT)
             values.append(value)
         axes.set(xlabel="round", ylabel="ratio over the start", ylim=_bounded(values), xlim=(-0.1, most + 0.3))
         axes.set_xticks(range(int(most) + 1))
@@ -179,14 +183,14 @@ def waterfall(id_: str, ceilings: Sequence[Ceiling]) -> Chart | None:
             speed = ceiling.speed or 0.0
             place = number * width - 0.4 + width / 2
             axes.bar(place, speed, width, color=colour, edgecolor=_INK, linewidth=0.5, hatch=hatch, label=label)
-            axes.text(place, speed, f"{speed:.0f}", ha="center", va="bottom", fontsize=8)
+            axes.text(place, speed, f"{speed:.0f}", ha="center", va="bottom", fontsize=9)
             for index, name in enumerate(FACTORS, 1):
                 grown = speed * ceiling.factors[name]
                 axes.bar(
                     index + place, grown - speed, width, bottom=speed,
                     color=colour, alpha=0.45, edgecolor=_INK, linewidth=0.5, hatch=hatch,
                 )  # fmt: skip
-                axes.text(index + place, grown, f"x {ceiling.factors[name]:.2f}", ha="center", va="bottom", fontsize=8)
+                axes.text(index + place, grown, f"x {ceiling.factors[name]:.2f}", ha="center", va="bottom", fontsize=9)
                 speed = grown
             top = max(top, speed)
         axes.set_xticks(range(4), ["speed", *FACTORS])
@@ -288,6 +292,7 @@ def ended(id_: str, tried: Sequence[Tried]) -> Chart | None:
     def paint(axes: Any) -> None:
         bars = axes.barh([short(name) for name, _ in rows], [count for _, count in rows], color=_FIRST)
         axes.bar_label(bars, padding=3, fontsize=9)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set(xlabel="directions", xlim=(0, 1.15 * rows[-1][1]))
 
     alt = ", ".join(f"{short(name)} {count}" for name, count in reversed(rows))
@@ -333,7 +338,7 @@ def sealed(id_: str, points: Sequence[Point]) -> Chart | None:
             )
             axes.annotate(
                 short(each.round), (each.over_stock, each.sealed.value),
-                xytext=(6, -10), textcoords="offset points", fontsize=8,
+                xytext=(6, -10), textcoords="offset points", fontsize=9,
             )  # fmt: skip
             values += [each.over_stock, each.sealed.value - ends[0], each.sealed.value + ends[1]]
         limits = _bounded(values)

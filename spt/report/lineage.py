@@ -17,8 +17,8 @@ References: TypeAlias = Sequence[tuple[float, str]]
 
 # The published ablation: three rounds of one deployment, over the start.
 PUBLISHED: References = (
-    (1.34, "published, without cost model, one agent: 1.34 after 3 rounds"),
-    (2.13, "published, whole loop: 2.13 after 3 rounds"),
+    (1.34, "published: 1.34 (no cost model, one agent)"),
+    (2.13, "published: 2.13 (whole loop)"),
 )
 
 

@@ -19,7 +19,7 @@ from spt.report import charts, words
 from spt.report.acceptance import Curve, curves
 from spt.report.charts import Chart
 from spt.report.lineage import PUBLISHED, Row, rows
-from spt.report.story import DECLINED, FAILED, OPEN, PROMOTED, Source, Story
+from spt.report.story import DECLINED, FAILED, OPEN, PROMOTED, Source, Story, Tried
 from spt.report.transfer import Transfer
 from spt.verdicts import LEDGER, Ledger
 
@@ -30,6 +30,7 @@ _CHARTS_BYTES = 350_000  # of all pictures; rounds whose pictures do not fit hav
 _MOST_TRIED = 300  # rows of directions on a page
 _MOST_GATES = 12  # of one direction
 _MOST_ROWS = 200  # of any other table of one round
+_LEAST_TOK = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 _TEXT = 240  # characters of what others wrote
 _NAME = 80
 _ORDER = {PROMOTED: 0, OPEN: 1, FAILED: 2, DECLINED: 3}
@@ -60,7 +61,8 @@ class Part:
     charts: Mapping[str, Chart]
     undrawn: bool  # whether pictures were left out for their size
     curves: Sequence[Curve]
-    tried: Sequence[Any]
+    least: Sequence[int]  # tokens a step that the table of acceptance has a column for
+    tried: Sequence[Tried]
     unshown: int  # directions that are not listed
 
 
@@ -109,7 +111,7 @@ class _Budget:
 
 def _page_charts(in_rows: Sequence[Row]) -> dict[str, Chart]:
     ways = {row.way for row in in_rows}
-    names = [f"{row.name}: {row.way}" if len(ways) > 1 else row.name for row in in_rows]
+    names = [f"{row.way}, {row.name}" if len(ways) > 1 else row.name for row in in_rows]
     runs = [(name, row.points) for name, row in zip(names, in_rows, strict=True)]
     found = {"gains": charts.gains("gains", runs, PUBLISHED if len(ways) > 1 else ())}
     if (drawn := charts.sealed("sealed", [point for row in in_rows for point in row.points])) is not None:
@@ -133,8 +135,18 @@ def _part(id_: str, story: Story, ledger: Ledger, budget: _Budget, rounds: int) 
     ranked = sorted(story.tried, key=lambda each: (_ORDER[each.outcome], -len(each.gates)))
     shown = {each.id for each in ranked[: max(1, _MOST_TRIED // rounds)]}
     tried = [each for each in story.tried if each.id in shown]
-    cited, unshown = Cited(id_, story), len(story.tried) - len(tried)
-    return Part(id_, story, cited, taken or {}, taken is None, of_steps, tried, unshown)
+    least = [k for k in _LEAST_TOK if any(k <= len(curve.shares) for curve in of_steps)]
+    return Part(
+        id=id_,
+        story=story,
+        cited=Cited(id_, story),
+        charts=taken or {},
+        undrawn=taken is None,
+        curves=of_steps,
+        least=least,
+        tried=tried,
+        unshown=len(story.tried) - len(tried),
+    )
 
 
 def _is_here(ledger: Ledger, oid: Oid | None) -> bool:

@@ -131,7 +131,7 @@ class Promotion:
     system: System | None
     rule: str
     figure: Figure
-    noise: float | None
+    measured: Gate | None  # the gate whose noise stands beside it
     forcing: Forcing | None
     entry: str | None
     source: Source
@@ -465,7 +465,7 @@ class _Teller:
         data, name = told.data, told.event.direction or ""
         about = next((each for each in tried if each.id == name), None)
         held = self._held(told, "timing", data.word("timing"))
-        noises = [gate.noise for gate in about.gates if gate.noise is not None] if about else []
+        gates = [gate for gate in about.gates if gate.noise is not None] if about else []
         return Promotion(
             direction=name,
             phase=told.event.phase,
@@ -476,7 +476,7 @@ class _Teller:
             system=_system(data.inner("system")),
             rule=data.text("rule"),
             figure=self._figure(told, data, held, None, data.text("kind")),
-            noise=noises[-1] if noises else None,
+            measured=gates[-1] if gates else None,
             forcing=self._forcing(told, name, held),
             entry=next((entry.name for entry in entries if entry.promoted == name), None),
             source=self._source(told, verdict=held),

@@ -77,7 +77,7 @@ class Place:
 class Cell:
     """One entry on one deployment.
 
-    fits: yes, no or unknown, and why.  applies: yes, conflict or unknown, and where.  pays: what its newest evidence says.
+    fits: yes, no or unknown, and why.  applies: yes, conflict or unknown, and where.  pays: what its evidence says.
     line: that evidence, or None, and file: how it is read; others: how many more lines there are, stale ones too.
     """
 
