@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spt.report.story import Figure, Source, Story
+from spt.report.story import Figure, Story
 
 __all__ = ["PUBLISHED", "Point", "References", "Row", "rows"]
 
@@ -36,14 +36,7 @@ class Point:
     over_stock: float | None
     steps: tuple[tuple[float, float], ...]
     sealed: Figure | None
-    sources: tuple[Source, ...]  # of the gains that were multiplied
-
-    @property
-    def figure(self) -> Figure:
-        """The row's product so far, with the round's own part of its sources."""
-        assert self.total is not None
-        own = tuple(seq for source in self.sources if source.round == self.sources[-1].round for seq in source.events)
-        return Figure("raw ratio", self.total, None, None, Source(self.sources[-1].round, own))
+    promoted: int  # of all rounds so far
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ def _row(chain: list[Story]) -> Row:
     from_stock = first.start is not None and first.start.tree == first.stock and not first.start.options
     points: list[Point] = []
     total: float | None = 1.0
-    sources: list[Source] = []
+    promoted = 0
     for x, story in enumerate(chain, 1):
         steps: list[tuple[float, float]] = []
         total = None if story.path is None else total
@@ -105,9 +98,9 @@ def _row(chain: list[Story]) -> Row:
             for number, each in enumerate(story.path or (), 1):
                 total *= each.figure.value
                 steps.append((x - 1 + number / len(story.path or ()), total))
-                sources.append(each.source)
+                promoted += 1
             steps = steps or [(float(x), total)]
         sealed = story.final.stock if story.final else None
-        points.append(Point(story.round, x, total, total if from_stock else None, tuple(steps), sealed, tuple(sources)))
+        points.append(Point(story.round, x, total, total if from_stock else None, tuple(steps), sealed, promoted))
     name = first.round if len(chain) == 1 else f"{first.round} to {chain[-1].round}"
     return Row(name, first.deployment, first.way, tuple(chain), tuple(points))

@@ -26,8 +26,8 @@ from spt.verdicts import LEDGER, Ledger
 __all__ = ["GENERATOR", "make_page"]
 
 GENERATOR = '<meta name="generator" content="spt report">'
-_CHARTS_BYTES = 350_000  # of all pictures; rounds whose pictures do not fit have tables alone
-_MOST_TRIED = 300  # rows of directions on a page
+_CHARTS_BYTES, _ROUND_BYTES = 260_000, 5_000  # of all pictures, less so many for the tables of each round
+_MOST_TRIED = 200  # rows of directions on a page
 _MOST_GATES = 12  # of one direction
 _MOST_ROWS = 200  # of any other table of one round
 _LEAST_TOK = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -73,14 +73,16 @@ def make_page(stories: Sequence[Story], ledger: Ledger, found: Transfer | None, 
     """
     charts.require_matplotlib()
     stories = sorted(stories, key=lambda each: (each.begun, each.round))
-    in_rows, drawn = rows(stories), _Budget(_CHARTS_BYTES)
-    page_charts = drawn.take(_page_charts(in_rows)) if stories else {}
-    parts = [_part(f"r{number}", story, ledger, drawn, len(stories)) for number, story in enumerate(stories)]
+    in_rows, budget = rows(stories), _Budget(_CHARTS_BYTES - _ROUND_BYTES * len(stories))
+    page_charts = _page_charts(in_rows) if stories else {}
+    budget.take(page_charts)
+    made = [_part(f"r{number}", story, ledger, budget, len(stories)) for number, story in _newest_first(stories)]
+    parts = made[::-1]
     cited = {part.story.round: part.cited for part in parts}
     return _render(
         parts=parts,
         rows=in_rows,
-        charts=page_charts or {},
+        charts=page_charts,
         transfer=found,
         published=PUBLISHED,
         compares=len(stories) > 1,
@@ -95,18 +97,20 @@ def make_page(stories: Sequence[Story], ledger: Ledger, found: Transfer | None, 
 
 
 class _Budget:
-    """Bytes that pictures may still have."""
+    """Bytes that pictures may still have; the first that do not fit are the last that are drawn."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
     def take(self, made: Mapping[str, Chart]) -> Mapping[str, Chart] | None:
         """The pictures, if they all fit."""
-        size = sum(len(chart.svg) for chart in made.values())
-        if size > self.left:
-            return None
-        self.left -= size
-        return made
+        self.left -= sum(len(chart.svg) for chart in made.values())
+        return made if self.left >= 0 else None
+
+
+def _newest_first(stories: Sequence[Story]) -> list[tuple[int, Story]]:
+    """Rounds with their places: where pictures run out of room, it is the oldest that go without."""
+    return list(enumerate(stories))[::-1]
 
 
 def _page_charts(in_rows: Sequence[Row]) -> dict[str, Chart]:
@@ -119,18 +123,21 @@ def _page_charts(in_rows: Sequence[Row]) -> dict[str, Chart]:
     return found
 
 
-def _part(id_: str, story: Story, ledger: Ledger, budget: _Budget, rounds: int) -> Part:
-    of_steps = curves(story, ledger)
-    forcings = [each.forcing for each in story.promotions if each.forcing is not None]
+def _charts(id_: str, story: Story, of_steps: Sequence[Curve]) -> dict[str, Chart]:
     drawn = {
         "waterfall": charts.waterfall(f"{id_}-waterfall", story.ceilings),
         "promoted": charts.promoted(f"{id_}-promoted", story.promotions),
-        "forced": charts.forced(f"{id_}-forced", forcings),
+        "forced": charts.forced(f"{id_}-forced", [each.forcing for each in story.promotions if each.forcing]),
         "acceptance": charts.acceptance(f"{id_}-acceptance", of_steps),
         "ended": charts.ended(f"{id_}-ended", story.tried),
         "spent": charts.spent(f"{id_}-spent", story.spendings),
     }
-    taken = budget.take({name: chart for name, chart in drawn.items() if chart is not None})
+    return {name: chart for name, chart in drawn.items() if chart is not None}
+
+
+def _part(id_: str, story: Story, ledger: Ledger, budget: _Budget, rounds: int) -> Part:
+    of_steps = curves(story, ledger)
+    taken = budget.take(_charts(id_, story, of_steps)) if budget.left > 0 else None
     # Which directions are shown where there are too many: promoted ones first, then by how far they came.
     ranked = sorted(story.tried, key=lambda each: (_ORDER[each.outcome], -len(each.gates)))
     shown = {each.id for each in ranked[: max(1, _MOST_TRIED // rounds)]}

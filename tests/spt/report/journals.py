@@ -299,4 +299,4 @@ class Maker:
 
 def events_of(repository, round_):
     """The events of a journal as git has them."""
-    return [json.loads(line) for line in git(repository, "show", f"refs/spt/round/{round_}:events.jsonl").splitlines()]
+    return [json.loads(line) for line in git(repository, "show", f"refs/spt/round/{round_}:events.jsonl").split("\n")]
