@@ -52,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(chosen: argparse.Namespace) -> None:
     from harness.run import run
 
-    counts = run(chosen.job, chosen.out, chosen.max_minutes, _events(chosen))
+    counts = run(
+        chosen.job, chosen.out, chosen.max_minutes, _events(chosen), digest=chosen.digest, sandbox=chosen.sandbox
+    )
     if not chosen.stream:
         tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
         _say(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
@@ -255,7 +257,10 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(action=action)
         return made.add_argument
 
-    _measuring_words(command("run", _run, "answer the requests of a job with its arm 'a'"), "answers.jsonl")
+    option = command("run", _run, "answer the requests of a job with its arm 'a'")
+    _measuring_words(option, "answers.jsonl")
+    option("--digest", action="store_true", help="keep the digest of each answer's logits")
+    option("--sandbox", action="store_true", help="enclose the engine as the judge does")
 
     option = command("measure", _measure, "record what arm 'a' does, and let stock rank every position of it")
     _measuring_words(option, "measurement.json")
