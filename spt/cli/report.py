@@ -69,7 +69,7 @@ def _stories(ledger: "Ledger", names: tuple[str, ...], *, alone: bool) -> "list[
     """The rounds that were named; all of them where none is, unless transfer alone is asked about."""
     from spt.errors import Missing
     from spt.report.events import read_round
-    from spt.report.story import tell
+    from spt.report.telling import tell
     from spt.round.journal import rounds
 
     if not names and alone:
@@ -113,7 +113,7 @@ def _show(stories: "list[Story]", found: "Transfer | None") -> None:
         for line in round_lines(story):
             data(line)
         if story.promotions:
-            table(("promoted", "gain", "rule", "forcing", "entry", "commit"), row_cells(story))
+            table(("promoted", "gain", "over", "rule", "forcing", "entry", "commit"), row_cells(story))
     if found is not None:
         for words in found.left_out:
             say(f"warning: an entry is left out: {words}")

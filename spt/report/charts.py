@@ -206,7 +206,7 @@ def waterfall(id_: str, ceilings: Sequence[Ceiling]) -> Chart | None:
 
 
 def promoted(id_: str, promotions: Sequence[Promotion]) -> Chart | None:
-    """What each promoted change gained over the best before it, with its interval."""
+    """What each promoted change gained over what it was timed against, with its interval."""
     if not promotions:
         return None
     shown = promotions[-_MOST_BARS:]
@@ -224,7 +224,7 @@ def promoted(id_: str, promotions: Sequence[Promotion]) -> Chart | None:
             values += [each.figure.value - ends[0], each.figure.value + ends[1]]
         axes.axvline(1, color=_SOFT, linewidth=0.8, linestyle="--")
         axes.set_yticks(range(len(shown)), [short(each.direction) for each in reversed(shown)])
-        axes.set(xlabel="ratio over the best before it", xlim=_bounded(values), ylim=(-0.6, len(shown) - 0.4))
+        axes.set(xlabel="ratio over what it was timed against", xlim=_bounded(values), ylim=(-0.6, len(shown) - 0.4))
 
     alt = "Filled circles are speedups, hollow squares raw ratios; bars are intervals. " + "; ".join(
         f"{short(each.direction)} {each.figure.value:.3f}" for each in shown
@@ -271,6 +271,7 @@ def acceptance(id_: str, curves: Sequence[Curve]) -> Chart | None:
             colour, dash = (_FIRST, _SECOND, _THIRD, _SOFT)[number % 4], ("-", "--", "-.", ":")[number % 4]
             places = range(1, len(curve.shares) + 1)
             axes.plot(places, curve.shares, dash, color=colour, marker=".", label=f"{curve.name}, tau {curve.tau:.2f}")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set(xlabel="tokens a step, at least", ylabel="share of steps", ylim=(0, 1.04))
         axes.legend(frameon=False, fontsize=9)
 
@@ -300,25 +301,28 @@ def ended(id_: str, tried: Sequence[Tried]) -> Chart | None:
 
 
 def spent(id_: str, spendings: Sequence[Spending]) -> Chart | None:
-    """Wall and device time of each phase, in hours."""
-    if not any(each.wall_s or each.device_s for each in spendings):
+    """Wall and device time of each phase, in minutes or hours."""
+    most_s = max((max(each.wall_s, each.device_s) for each in spendings), default=0.0)
+    if most_s <= 0:
         return None
+    unit_s, unit = (3600, "hours") if most_s >= 2 * 3600 else (60, "minutes")
 
     def paint(axes: Any) -> None:
         places = range(len(spendings))
-        wall, device = ([getattr(each, name) / 3600 for each in spendings] for name in ("wall_s", "device_s"))
+        wall, device = ([getattr(each, name) / unit_s for each in spendings] for name in ("wall_s", "device_s"))
         axes.bar([place - 0.2 for place in places], wall, 0.38, color=_FIRST, label="wall")
         axes.bar(
             [place + 0.2 for place in places], device, 0.38,
             color=_SECOND, edgecolor=_INK, linewidth=0.5, hatch="////", label="device",
         )  # fmt: skip
         axes.set_xticks(places, [each.phase for each in spendings], rotation=30, ha="right")
-        axes.set(ylabel="hours, summed over directions")
+        axes.set(ylabel=f"{unit}, summed over directions")
         axes.legend(frameon=False, fontsize=9)
 
     alt = "; ".join(
-        f"{each.phase} {each.wall_s / 3600:.2f} h wall, {each.device_s / 3600:.2f} h device" for each in spendings
+        f"{each.phase} {each.wall_s / unit_s:.2f} wall, {each.device_s / unit_s:.2f} device" for each in spendings
     )
+    alt = f"In {unit}: {alt}"
     return _chart(id_, "Time by phase", alt, paint)
 
 

@@ -37,6 +37,7 @@ class Point:
     steps: tuple[tuple[float, float], ...]
     sealed: Figure | None
     promoted: int  # of all rounds so far
+    word: str  # what a product is called
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ class Row:
 
     @property
     def tried(self) -> int:
-        return sum(len(story.tried) for story in self.stories)
+        return sum(story.ideas for story in self.stories)
 
     @property
     def promoted(self) -> int:
-        return sum(len(story.promotions) for story in self.stories)
+        return sum(story.count["promoted"] for story in self.stories)
 
     @property
     def sealed(self) -> Figure | None:
@@ -101,6 +102,8 @@ def _row(chain: list[Story]) -> Row:
                 promoted += 1
             steps = steps or [(float(x), total)]
         sealed = story.final.stock if story.final else None
-        points.append(Point(story.round, x, total, total if from_stock else None, tuple(steps), sealed, promoted))
+        points.append(
+            Point(story.round, x, total, total if from_stock else None, tuple(steps), sealed, promoted, story.raw)
+        )
     name = first.round if len(chain) == 1 else f"{first.round} to {chain[-1].round}"
     return Row(name, first.deployment, first.way, tuple(chain), tuple(points))

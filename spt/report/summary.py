@@ -28,7 +28,6 @@ def _round(story: Story) -> dict[str, Any]:
     made["commits"] = [story.commits[seq] for seq in sorted(story.commits)]
     made["development"] = None if development is None else asdict(development)
     made["total"] = None if total is None else asdict(total)
-    made["best"] = None if story.best is None else asdict(story.best)
     return made
 
 
@@ -57,7 +56,7 @@ def round_lines(story: Story) -> Iterator[str]:
     outcome = story.outcome or "not ended"
     yield f"{story.round}: {outcome}, {words.date(story.begun)} to {words.date(story.last)}, {story.way}"
     yield (
-        f"  deployment {story.deployment}: {len(story.tried)} directions, {count[PROMOTED]} promoted, "
+        f"  deployment {story.deployment}: {story.ideas} directions, {count[PROMOTED]} promoted, "
         f"{count[DECLINED]} declined, {count[FAILED]} failed, {count[OPEN]} open"
     )
     yield f"  development, over the round's start: {figure_words(story.development)}"
@@ -87,6 +86,7 @@ def row_cells(story: Story) -> list[tuple[str, ...]]:
         (
             each.direction,
             figure_words(each.figure),
+            each.over,
             each.rule or words.DASH,
             each.forcing.answer if each.forcing else "none",
             each.entry or words.DASH,

@@ -6,6 +6,14 @@ from tests.spt.report.journals import Maker, make_repository
 from tests.spt.toys import spt
 
 
+@pytest.fixture(scope="session", autouse=True)
+def wide():
+    """A terminal that is wide enough for a table's rows to be lines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        yield
+
+
 @pytest.fixture(scope="session")
 def three(tmp_path_factory):
     """Three rounds in a row of 60 directions with hostile text, and one of another way; nobody writes to it.
@@ -37,7 +45,17 @@ def repository(tmp_path):
     return make_repository(tmp_path / "repository")
 
 
+@pytest.fixture(scope="session")
+def two(tmp_path_factory):
+    """Two small rounds in a row; nobody writes to it."""
+    folder = make_repository(tmp_path_factory.mktemp("two") / "repository")
+    made = Maker(folder)
+    for name in ("smol-1", "smol-2"):
+        made.make(name, tried=10, promoted=2)
+    return folder
+
+
 @pytest.fixture
-def copy(three, tmp_path):
-    """A copy of the three rounds, to write to."""
-    return shutil.copytree(three, tmp_path / "copy")
+def copy(two, tmp_path):
+    """A copy of the two rounds, to write to."""
+    return shutil.copytree(two, tmp_path / "copy")

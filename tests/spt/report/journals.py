@@ -5,6 +5,7 @@ The journal's commits go in through one `git fast-import`, since a process for e
 
 import hashlib
 import json
+import math
 import random
 import subprocess
 
@@ -21,6 +22,8 @@ CARD = {**dict.fromkeys(("driver", "triton", "cuda", "power_cap_w")), "gpu": "NV
 DEPLOYMENT = "d" * 64
 NOTHING = {"tree": STOCK, "options": {}}
 FACTORS = {"tau": 1.4531, "kernel": 1.3712, "overhead": 1.0521}
+FLOORS = {"gemm": 2801.25, "attention": 103.5, "head": 55.125, "drafter": 210.5, "glue": 3.25}
+TAKEN = {"gemm": 3402.75, "attention": 260.25, "head": 61.5, "drafter": 390.75, "glue": None}
 HOSTILE = (
     "<script>alert('owned')</script>",
     "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b2J and a bell\x07",
@@ -180,8 +183,16 @@ class Maker:
         self.day += 1
         events, first = Events(round_, self.day), self.best
         modes = modes or {"cost_model": True, "agents": 4}
-        begun = {"deployment": "smol-x8-h200", "digest": DEPLOYMENT, "stock": STOCK, "start": first, "modes": modes}
+        begun = {
+            "deployment": "smol-x8-h200",
+            "digest": DEPLOYMENT,
+            "stock": STOCK,
+            "start": first,
+            "modes": modes,
+            "rule": "paired-1",
+        }
         begun |= {"commitment": key("seal", round_), "agents": ["sweep", "memory"], "limits": {"minutes": 600}}
+        begun["rule"] = "paired-1"
         events.add("measure", "begun", begun)
         events.add("measure", "measured", self.measured(round_, 1.0))
         events.add("measure", "spent", self.cost())
@@ -191,10 +202,12 @@ class Maker:
         held = commits(self.repository, round_, names) if names else {}
         winners = names[:: max(1, tried // promoted)][:promoted] if promoted else []
         for number, name in enumerate(names):
-            phase = "explore" if number < tried * 2 // 3 else "integrate" if number < tried * 5 // 6 else "tune"
+            phase = "explore" if number < tried * 4 // 5 else "tune"
             self.direction(events, phase, number, name, held[name], name in winners, hostile)
+        if promoted > 1:
+            self.whole(events, first)
         for phase in ("explore", "integrate"):
-            events.add(phase, "phase", {"state": "done", "reason": None})
+            events.add(phase, "phase", {"state": "done", "reason": ""})
         events.add("tune", "phase", {"state": "skipped", "reason": "no time was left"})
         if promoted:
             self.finish(events, smoke)
@@ -217,7 +230,9 @@ class Maker:
             data["title"] = text
         events.add(phase, "direction", data, name)
         system = {"tree": tree(events.round, name), "options": {"select": "best_first", "nodes": 15 + number}}
-        events.add(phase, "candidate", {"system": system, "commit": commit, "note": text[:80]}, name)
+        events.add(
+            phase, "candidate", {"system": system, "commit": commit, "note": text[:80], "files": 2, "lines": 40}, name
+        )
         stop = len(GATES) if wins else 1 + number % (len(GATES) - 1)
         gain = round(0.031 + self.dice.random() / 20, 6)
         for gate in GATES[:stop]:
@@ -249,6 +264,20 @@ class Maker:
         self.best = system
         self.total *= 1 + gain
 
+    def whole(self, events, start):
+        """What was promoted, measured together against the round's start: no idea of its own."""
+        gain = round(0.99 * math.prod(row["data"]["gain"] for row in events.rows if row["event"] == "promoted") - 1, 6)
+        data = {"agent": "controller", "title": "All that was promoted, together", "hypothesis": "It pays together."}
+        data |= {"predicted_gain": None, "interval": None, "slot": 0, "base": start, "evidence": []}
+        events.add("integrate", "direction", data, "whole")
+        figure = {"gain": 1 + gain, "low": 1 + gain - 0.0123, "high": 1 + gain + 0.0117, "noise": 0.0021}
+        verdict = timing(self.best, start, gain, key("whole", events.round))
+        self.verdicts.append(verdict)
+        data = {"gate": "confirm", "passed": True, "reason": "above", "key": verdict["key"], "figure": figure}
+        events.add("integrate", "gate", data, "whole")
+        data = {"system": self.best, "commit": None, "kind": "raw ratio", "rule": "paired-1", **figure}
+        events.add("integrate", "promoted", {**data, "timing": verdict["key"], "forcing": None}, "whole")
+
     def finish(self, events, smoke):
         """The last phases of a round in which something was promoted."""
         raw = samples(self.repository / ".git", "final", {"a": self.best, "b": NOTHING}, "stock", events.round)
@@ -264,18 +293,19 @@ class Maker:
         events.add("final", "measured", self.measured(events.round, 1.31))
         events.add("final", "final", {"key": verdict["key"], "verdict": verdict["answer"], **figures, "buckets": []})
         events.add("final", "spent", self.cost())
-        promoted = [row for row in events.rows if row["event"] == "promoted"]
+        promoted = [row for row in events.rows if row["event"] == "promoted" and row["direction"] != "whole"]
         for number, row in enumerate(promoted[:-1]):
             name, delta = f"entry-{events.round}-{number}", key("delta", events.round, number)
             git(self.repository, "update-ref", f"refs/spt/patch/{name}/{delta[:12]}", row["data"]["commit"])
             data = {"name": name, "delta": delta, "discovery": number % 2 == 0, "promoted": row["direction"]}
             events.add("distil", "entry", data)
-        events.add("distil", "residual", {"commits": [promoted[-1]["data"]["commit"]]})
+        data = {"commits": [promoted[-1]["data"]["commit"]], "reasons": [f"{promoted[-1]['direction']}: no delta"]}
+        events.add("distil", "residual", data)
 
     def measured(self, round_, speed):
         factors = {name: round(1 + (value - 1) / speed**2, 6) for name, value in FACTORS.items()}
         numbers = {"tau": round(3.43 * speed, 4), "nodes": 15, "factors": factors, "published": 8.12, "calibrated": 8.7}
-        numbers |= {"step_us": 4568.25 / speed**0.5, "floors_us": 3177.5}
+        numbers |= {"step_us": 4568.25 / speed**0.5, "floors_us": FLOORS, "classes_us": TAKEN}
         return {"folder": f"spt/rounds/{round_}/measured", **numbers}
 
     def cost(self):

@@ -16,7 +16,7 @@ from spt.report.acceptance import curves
 from spt.report.events import read_round
 from spt.report.lineage import rows
 from spt.report.page import cut, ranges
-from spt.report.story import tell
+from spt.report.telling import tell
 from spt.round.journal import Journal
 from spt.verdicts import Ledger
 from tests.spt.judged import forcing
@@ -195,7 +195,7 @@ def test_an_unknown_round_is_named(repository):
     with pytest.raises(Missing, match="no round is called 'nobody'"):
         read_round(Store.find(repository), "nobody")
     with pytest.raises(Usage, match="cannot be a name"):
-        read_round(Store.find(repository), "../verdicts")
+        read_round(Store.find(repository), "../x")
 
 
 # --- figures ---
@@ -263,15 +263,31 @@ def test_a_journal_that_disagrees_with_its_verdict_is_a_doubt(repository):
 
 def test_a_demo_rule_is_said_on_every_line(repository):
     """What the demo promotes has a raw ratio and the rule's name, on the page and in the terminal."""
-    events = begun()
+    events = begun(rule="demo")
     events.add("explore", "direction", {"title": "t", "base": NOTHING}, "d")
     events.add("explore", "promoted", promoted(said="raw ratio", rule="demo"), "d")
     write_journal(repository, events.rows)
     ran = spt("report", "one", cwd=repository)
 
-    assert "raw ratio 1.050 (1.040 to 1.060)   demo" in ran.out
+    lines = [line for line in ran.out.splitlines() if "ratio" in line or "1.050" in line]
     page = (repository / ".git/spt/rounds/one/report.html").read_text()
-    assert "<bdi>demo</bdi>" in page and "speedup <a" not in page
+
+    assert len(lines) == 2
+    assert all("raw ratio (rule demo) 1.050 (1.040 to 1.060)" in line for line in lines)
+    assert page.count("raw ratio (rule demo)") == page.count(">1.050</a>") == 4
+
+
+def test_an_interval_of_two_units_is_not_shown(repository):
+    """A smoke final times two units: its ratio stands alone."""
+    verdict = final(A, "smoke", key("samples"))
+    verdict["timing"]["stock"]["units"] = 2
+    add(repository, verdict)
+    events = begun()
+    ends = {"gain": 1.31, "low": 0.46, "high": 336.0}
+    events.add("final", "final", {"key": verdict["key"], "verdict": "smoke", "against_stock": ends})
+    found = story_of(repository, events)
+
+    assert (found.final.stock.value, found.final.stock.low, found.final.stock.high) == (1.31, None, None)
 
 
 def test_a_final_is_a_speedup_only_where_it_accepts(repository):
@@ -315,6 +331,7 @@ def test_gains_on_one_another_multiply(tmp_path_factory, gains):
 
     assert math.isclose(found.development.value, math.prod(gains))
     assert found.development.word == "raw ratio"
+    assert (found.development.low is None) == (len(gains) > 1)
     assert len(found.development.source.events) == len(gains)
 
 
@@ -349,8 +366,8 @@ def test_a_gain_whose_base_is_not_known_is_not_known():
     assert (found.path, found.development) == (None, None)
 
 
-def test_the_base_of_a_verdict_outranks_that_of_a_direction(repository):
-    """What a candidate was timed against is what its verdict says: a direction may have begun on an older best."""
+def test_a_base_that_its_verdict_does_not_have_is_a_doubt(repository):
+    """Where direction and verdict disagree on what was timed against what, the gain over the start is not known."""
     first, second = timing(A, NOTHING, 0.05, key("a")), timing(B, A, 0.07, key("b"))
     add(repository, first, second)
     events = begun()
@@ -358,8 +375,38 @@ def test_the_base_of_a_verdict_outranks_that_of_a_direction(repository):
         events.add("explore", "direction", {"title": "t", "base": NOTHING}, name)
         data = promoted(1 + verdict["gain"], "raw ratio", system=system, timing=verdict["key"])
         events.add("explore", "promoted", data, name)
+    found = story_of(repository, events)
 
-    assert math.isclose(story_of(repository, events).development.value, 1.05 * 1.07)
+    assert found.development is None
+    assert found.doubts == (
+        f"event 4 (promoted): its direction began on {STOCK[:12]}, and it was timed against {A['tree'][:12]}",
+    )
+
+
+def test_what_was_measured_together_is_the_gain():
+    """Once the whole was timed against the start, that is the development gain, with its interval; it is no idea."""
+    events = begun()
+    best = chain(events, 1.1, 1.2)
+    events.add("integrate", "direction", {"title": "whole", "agent": "controller", "base": NOTHING}, "whole")
+    events.add("integrate", "promoted", promoted(1.29, "raw ratio", system=best), "whole")
+    found = told(events)
+
+    assert (found.development.value, found.development.low, found.development.high) == (1.29, 1.04, 1.06)
+    assert [each.over for each in found.promotions] == ["the start", "d0", "the start"]
+    assert (found.ideas, found.count["promoted"], len(found.promotions)) == (2, 2, 3)
+
+
+def test_a_round_that_fell_back_has_the_gain_of_what_is_left():
+    """Where the whole did not pay, the best is an earlier promotion, and so is the gain."""
+    events = begun()
+    chain(events, 1.1, 1.2)
+    first = events.rows[2]["data"]["system"]
+    events.add("integrate", "best", {"system": first, "commit": None, "reason": "the whole does not pay"})
+    found = told(events)
+
+    assert found.development.value == 1.1
+    assert found.best.tree == first["tree"]
+    assert [(name, reason) for name, reason, _ in found.stops] == [("best", "the whole does not pay")]
 
 
 def test_rounds_in_a_row_are_those_that_go_on(repository):
@@ -410,10 +457,10 @@ def test_looped_steps_and_prefill_are_left_out(repository):
     assert curve.shares[:1] == (1.0,) and curve.shares[4] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("folder", ["../../elsewhere", "spt/../../elsewhere", "/etc", "spt/link", "spt/none\0", ""])
+@pytest.mark.parametrize("folder", ["../../outside", "spt/../../outside", "/etc", "spt/link", "spt/none\0", ""])
 def test_a_journal_is_not_followed_out_of_the_repository(repository, folder):
     """A folder that does not lie below the repository's own `spt/` is not read, whatever leads there."""
-    outside = repository / "elsewhere"
+    outside = repository / "outside"
     outside.mkdir()
     (outside / "answers.jsonl").write_text(json.dumps({"ids": [1, 2, 3], "lines": [1, 2]}) + "\n")
     (repository / ".git/spt").mkdir(exist_ok=True)
