@@ -95,7 +95,7 @@ def sizes_of(job: Job) -> Sizes:
         return sizes
     if job.sizes == "full":
         raise Usage("by the rule 'demo' there is no full final", "what it promotes is a raw ratio: --smoke")
-    small = replace(sizes, sampled=1, greedy=1, answer_tok=96, session_tok=512, prompt_tok=128)
+    small = replace(sizes, stock_units=1, sampled=1, greedy=1, answer_tok=64, session_tok=384, prompt_tok=96)
     return replace(small, shape=DEMO.shape, reserve=DEMO_RESERVE)
 
 

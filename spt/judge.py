@@ -49,7 +49,7 @@ LOOK_SESSIONS, LOOKS, CALIBRATION_SESSIONS = 100, 2, 60
 SAID_SHARE = 0.4  # of a session's context that is answers
 SINGLE_TOK = 100  # said to a single request, of at most 128
 # By the rule `demo` a unit asks 3 requests of a half, and forcing is the real code on a handful of single requests.
-DEMO_HALF_REQUESTS, DEMO_UNITS, DEMO_FORCED, DEMO_CALIBRATED = 3, 8, 4, 8
+DEMO_HALF_REQUESTS, DEMO_UNITS, DEMO_FORCED, DEMO_CALIBRATED = 3, 8, 1, 4
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ and query and key rows in rotate-half order.
 """
 
 import json
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +42,7 @@ _GGUF_LAYER_NAMES = {
 }
 
 
+_LONGEST_LIST = 4096  # of what the engine reads: numbers of each layer
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
@@ -178,7 +181,8 @@ class GgufCheckpoint(Checkpoint):
         import gguf
 
         source = self._tensors[name]
-        return torch.tensor(gguf.dequantize(source.data, source.tensor_type))
+        numbers = gguf.dequantize(source.data, source.tensor_type)
+        return torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())  # else it is the file itself
 
 
 def open_checkpoint(path: Path, dtype: torch.dtype = torch.float64) -> SafetensorsCheckpoint | GgufCheckpoint:
@@ -207,9 +211,10 @@ def _is_finite(tensor: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _reader(path: Path) -> Any:
-    """A reader of a GGUF file that stops at the file's end.
+    """A reader of a GGUF file that stops at the file's end and steps over long lists.
 
-    The library's own gives empty arrays behind it, and so counts through any length that a damaged file states.
+    The library's own gives empty arrays behind the end, and so counts through any length that a damaged file states;
+    and it makes arrays of each item of a list, which takes seconds for a vocabulary that nobody reads here.
     """
     import gguf
 
@@ -218,6 +223,25 @@ def _reader(path: Path) -> Any:
             if offset >= len(self.data):
                 raise ValueError("it ends within its metadata")
             return super()._get(offset, *arguments, **words)
+
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type == gguf.GGUFValueType.ARRAY:
+                kind, count = self._get(orig_offs, np.uint32)[0], int(self._get(orig_offs + 4, np.uint64)[0])
+                number = self.gguf_scalar_to_np.get(kind)
+                if count > _LONGEST_LIST and (number is not None or kind == gguf.GGUFValueType.STRING):
+                    first = orig_offs + 12
+                    end = self._behind_strings(first, count) if number is None else first + count * number().nbytes
+                    return end - orig_offs, [], [], [gguf.GGUFValueType.ARRAY]
+            return super()._get_field_parts(orig_offs, raw_type)
+
+        def _behind_strings(self, offset: int, count: int) -> int:
+            """Where the strings end that begin at `offset`, each behind its length."""
+            data, length = memoryview(self.data), struct.Struct(">Q" if self.byte_order == "S" else "<Q")
+            for _ in range(count):
+                if offset + 8 > len(data):
+                    raise ValueError("it ends within its metadata")
+                offset += 8 + length.unpack_from(data, offset)[0]
+            return offset
 
     return Reader(path)
 

@@ -26,7 +26,8 @@ from spt.verdicts import Held, Ledger
 __all__ = ["Bench", "room_of"]
 
 Value = TypeVar("Value")
-_BUSY = "another judge measures"  # what the harness says while a killed round's own is still going
+# What the harness says while that of a killed round has not yet seen that nobody listens.
+_BUSY = ("another judge measures", "is writing")
 _BUSY_S, _POLL_S = 60.0, 0.2
 
 
@@ -111,7 +112,8 @@ class Bench:
         plan, room = self.plan(a, b), self.room / "development"
         room.mkdir(parents=True, exist_ok=True)
         requests = room / "requests.jsonl"
-        write_development(self.deployment, self.settings.sizes.quick, self.settings.seed, requests)
+        sizes = self.settings.sizes
+        write_development(self.deployment, sizes.quick, self.settings.seed, requests, sizes.quick_tok)
         return self._judged(lambda: force_quickly(plan, requests, room, self.limits(1), self._emit))
 
     def final(self, a: SystemOf) -> Held:
@@ -138,7 +140,7 @@ class Bench:
             folder, self.deployment, exported, wanted, self.settings.seed, sizes.measured_tok, self.device
         )
         minutes = None if self.budget.deadline_s is None else self.budget.left_s() / 60
-        summary = self._judged(lambda: measure(self.deployment, job, out, minutes, self._emit, profile=True))
+        summary = self._judged(lambda: measure(self.deployment, job, out, minutes, self._emit, profile=sizes.profile))
         shutil.rmtree(folder, ignore_errors=True)
         return out, summary or json.loads((out / "measurement.json").read_text())
 
@@ -162,7 +164,7 @@ class Bench:
                     return ask()
             except HarnessFailed as error:
                 self.budget.check()  # the harness ends by the clock as well, and in its own words
-                if _BUSY not in error.message or time.monotonic() > waited_until_s:
+                if not any(words in error.message for words in _BUSY) or time.monotonic() > waited_until_s:
                     raise
             time.sleep(_POLL_S)
 

@@ -548,4 +548,5 @@ def _ratio(timed: Mapping[str, Any]) -> dict[str, Any] | None:
     if timed["gain"] is None:
         return None
     low, high = timed["interval"] or (None, None)
-    return {"gain": 1 + timed["gain"], "low": low and 1 + low, "high": high and 1 + high}
+    bounds = {name: None if end is None else 1 + end for name, end in (("low", low), ("high", high))}
+    return {"gain": 1 + timed["gain"], **bounds}

@@ -87,12 +87,19 @@ class Runs:
         (folder / "job.json").write_text(json.dumps(record, indent=1))
 
 
-def write_development(deployment: Deployment, count: int, seed: int, to: Path) -> None:
-    """Writes development requests: of the generator, or some lines of the deployment's own file."""
+def write_development(deployment: Deployment, count: int, seed: int, to: Path, most_tok: int | None = None) -> None:
+    """Writes development requests, of the generator or some of the deployment's own file.
+
+    most_tok: no answer is longer.
+    """
     file = deployment.requests.get("file")
     if file is None:
         write_requests(deployment, Requests(None, "development", count), seed, to)
-        return
-    lines = [line for line in (deployment.folder / file).read_bytes().splitlines() if line.strip()]
-    chosen = random.Random(seed).sample(lines, min(count, len(lines)))
-    to.write_bytes(b"".join(line + b"\n" for line in chosen))
+    else:
+        lines = [line for line in (deployment.folder / file).read_bytes().splitlines() if line.strip()]
+        chosen = random.Random(seed).sample(lines, min(count, len(lines)))
+        to.write_bytes(b"".join(line + b"\n" for line in chosen))
+    if most_tok is not None:
+        rows = [json.loads(line) for line in to.read_bytes().splitlines()]
+        capped = ({**row, "max_tokens": min(row.get("max_tokens", most_tok), most_tok)} for row in rows)
+        to.write_text("".join(json.dumps(row) + "\n" for row in capped))

@@ -24,9 +24,13 @@ class Sizes:
     exact_tok: int = 64
     measured: int = 64
     measured_tok: int = 256
+    profile: bool = True  # of a measurement: where the time of a step goes
 
 
-SIZES = {RULE: Sizes(), DEMO: Sizes(quick=3, quick_tok=48, exact=2, exact_tok=32, measured=4, measured_tok=64)}
+SIZES = {
+    RULE: Sizes(),
+    DEMO: Sizes(quick=2, quick_tok=48, exact=1, exact_tok=16, measured=2, measured_tok=32, profile=False),
+}
 
 
 @dataclass(frozen=True)

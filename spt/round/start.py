@@ -60,8 +60,10 @@ def start(path: Path, wanted: Wanted) -> Journal:
     name = check_name(wanted.name) if wanted.name else _free_name(store, deployment.name)
     if name in rounds(store):
         raise Usage(f"there is a round '{name}' already", f"`spt round resume {name}` goes on with it")
-    ledger = Ledger(store)
-    sealed = _seal(ledger, deployment, name)
+    agents = wanted.agents or ("sweep", "memory")
+    for word in agents:
+        make_agent(word, Workshop(path, deployment, name, wanted.limits))
+    sealed = _seal(Ledger(store), deployment, name)
     settings = Settings(
         round=name,
         deployment=words,
@@ -71,7 +73,7 @@ def start(path: Path, wanted: Wanted) -> Journal:
         start_commit=commit,
         seal=sealed,
         seed=secrets.randbits(31),
-        agents=wanted.agents or ("sweep", "memory"),
+        agents=agents,
         rule=wanted.rule,
         devices=wanted.devices,
         sandbox=wanted.sandbox,
@@ -81,8 +83,6 @@ def start(path: Path, wanted: Wanted) -> Journal:
         directions=wanted.directions,
         limits=wanted.limits,
     )
-    for word in settings.agents:
-        make_agent(word, Workshop(path, deployment, name, wanted.limits))
     return _begin(store, settings)
 
 

@@ -335,10 +335,11 @@ def test_gguf_frequency_factors_that_are_no_numbers(factor, tmp_path):
     assert "rope factor" in refused(path)
 
 
-def test_gguf_list_that_is_longer_than_the_file(tmp_path):
+@pytest.mark.parametrize("item", [7, "a word"])
+def test_gguf_list_that_is_longer_than_the_file(item, tmp_path):
     """A length that lies is found at the end of the file, not after 2^50 items that are not there."""
     config = target_config("llama")
-    path = write_gguf(tmp_path / "model.gguf", config, target_weights(config), fields={"llama.marks": [7, 7, 7]})
+    path = write_gguf(tmp_path / "model.gguf", config, target_weights(config), fields={"llama.marks": [item] * 3})
     data = bytearray(path.read_bytes())
     at = data.index(b"llama.marks") + len(b"llama.marks") + 8  # behind the types of the list and of its items
     assert struct.unpack_from("<Q", data, at) == (3,)

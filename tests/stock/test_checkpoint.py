@@ -37,6 +37,20 @@ def test_gguf_is_the_folder_it_came_from(family, tied, tmp_path):
     assert same_answer(folder, file)
 
 
+@pytest.mark.parametrize("count", [3, 4096, 4097, 6000])
+@pytest.mark.parametrize("item", ["a piece of text", 7, 0.5])
+def test_gguf_lists_of_any_length(count, item, tmp_path):
+    """What stands behind a list in the metadata is read right, however long the list is and whatever it holds."""
+    config = target_config("llama")
+    weights = target_weights(config)
+    fields = {"tokenizer.list": [item] * count, "general.behind": "the next field"}
+
+    read = open_checkpoint(write_gguf(tmp_path / "model.gguf", config, weights, fields=fields))
+
+    assert read.fields["general.behind"] == "the next field"
+    assert all(torch.equal(read.read(name), weight) for name, weight in weights.items())
+
+
 @pytest.mark.parametrize("kind", ["F16", "BF16"])
 def test_gguf_16_bit(kind, tmp_path):
     """F16 and BF16 matrices are widened without rounding."""

@@ -55,7 +55,7 @@ def make_round_deployment(folder, entries):
 
 CANARY = ("canary", {"tau": "4"}, {})
 NOOP = ("noop", {"seed": "5"}, {})
-WRONG = ("wrong", {"tau": "4", "mismatch": "0.3"}, {})
+WRONG = ("wrong", {"tau": "4", "mismatch": "0.5"}, {})
 UNCHECKED = ("unchecked", {"tau": "4"}, {"check": "raise SystemExit('the contract is broken')\n"})
 
 

@@ -1,0 +1,30 @@
+import shutil
+
+import pytest
+
+from tests.spt.round.toys import CANARY, NOOP, START, UNCHECKED, WRONG, copied, make_round_deployment
+from tests.spt.toys import spt
+
+
+@pytest.fixture(scope="session")
+def pristine_round(tmp_path_factory):
+    """A deployment on the fake engine with four entries, that nobody writes to."""
+    return make_round_deployment(tmp_path_factory.mktemp("round"), [CANARY, NOOP, UNCHECKED, WRONG])
+
+
+@pytest.fixture
+def repository(pristine_round, tmp_path):
+    """A deployment repository to run rounds in."""
+    yield copied(pristine_round, tmp_path / "deployment")
+    shutil.rmtree(tmp_path / "deployment")
+
+
+@pytest.fixture(scope="session")
+def ended(pristine_round, tmp_path_factory):
+    """A repository whose round `one`, by sweep and memory, has ended; nobody writes to it.  (folder, what it said)"""
+    folder = copied(pristine_round, tmp_path_factory.mktemp("ended") / "deployment")
+    ran = spt(
+        *START, "--name", "one", "--agent", "sweep:tau", "--agent", "memory", "--json", "--tries", "3", cwd=folder
+    )
+    assert ran.out, ran.err
+    return folder, ran
