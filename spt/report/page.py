@@ -31,8 +31,7 @@ _MOST_TRIED = 200  # rows of directions on a page
 _MOST_GATES = 12  # of one direction
 _MOST_ROWS = 200  # of any other table of one round
 _LEAST_TOK = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-_TEXT = 240  # characters of what others wrote
-_NAME = 80
+_NAME = 80  # characters of a name that others gave
 _ORDER = {PROMOTED: 0, OPEN: 1, FAILED: 2, DECLINED: 3}
 
 
@@ -172,12 +171,6 @@ def _file(path: Path, folder: Path) -> str | None:
 # The template.
 
 
-def cut(text: object, most: int = _TEXT) -> str:
-    """What others wrote, as one line of at most so many characters; how many more there are is said."""
-    line = " ".join(str(text).split())
-    return line if len(line) <= most else f"{line[:most]}… ({len(line) - most:,} more characters)"
-
-
 def ranges(numbers: Sequence[int]) -> str:
     """Whole numbers, neighbours as ranges: 3, 7-9."""
     found: list[list[int]] = []
@@ -207,7 +200,7 @@ def _render(**context: Any) -> str:
         lstrip_blocks=True,
     )
     filters: dict[str, Callable[..., Any]] = {name: getattr(words, name) for name in words.__all__ if name.islower()}
-    filters |= {"cut": cut, "ranges": ranges, "drawing": Markup}  # only pictures of our own go through `drawing`
+    filters |= {"ranges": ranges, "drawing": Markup}  # only pictures of our own go through `drawing`
     environment.filters |= filters
     limits = {"most_gates": _MOST_GATES, "most_rows": _MOST_ROWS, "name_length": _NAME}
     return environment.get_template("page.html").render(**context, **limits, dash=words.DASH)

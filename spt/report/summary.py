@@ -11,6 +11,8 @@ from spt.report.transfer import Transfer
 
 __all__ = ["figure_words", "record", "round_lines", "row_cells", "transfer_cells"]
 
+_NAME = 80  # characters of a name that others gave
+
 
 def record(stories: Sequence[Story], found: Transfer | None) -> dict[str, Any]:
     """Everything that a report knows, as JSON has it; a source names its events, and `commits` the commit of each."""
@@ -53,19 +55,14 @@ def figure_words(figure: Figure | None) -> str:
 def round_lines(story: Story) -> Iterator[str]:
     """A round in a few lines, most important ones first."""
     count = story.count
-    outcome = story.outcome or "not ended"
+    outcome = words.cut(story.outcome or "not ended", _NAME)
     yield f"{story.round}: {outcome}, {words.date(story.begun)} to {words.date(story.last)}, {story.way}"
     yield (
-        f"  deployment {story.deployment}: {story.ideas} directions, {count[PROMOTED]} promoted, "
+        f"  deployment {words.cut(story.deployment, _NAME)}: {story.ideas} directions, {count[PROMOTED]} promoted, "
         f"{count[DECLINED]} declined, {count[FAILED]} failed, {count[OPEN]} open"
     )
     yield f"  development, over the round's start: {figure_words(story.development)}"
-    if story.final is None:
-        yield "  no sealed final"
-    else:
-        yield f"  sealed final: {story.final.verdict}; over stock {figure_words(story.final.stock)}" + (
-            f"; over AR {figure_words(story.final.ar)}" if story.final.ar else ""
-        )
+    yield f"  {_final_words(story)}"
     if story.total is not None:
         cost = story.total
         yield (
@@ -73,23 +70,31 @@ def round_lines(story: Story) -> Iterator[str]:
             f"tokens {words.tokens(cost.input_tok)} in, {words.tokens(cost.output_tok)} out, {words.dollars(cost.usd)}"
         )
     if story.entries:
-        yield f"  entries: {', '.join(entry.name for entry in story.entries)}"
+        yield f"  entries: {', '.join(words.cut(entry.name, _NAME) for entry in story.entries)}"
     for commit, _ in story.residual:
-        yield f"  residual: {commit}"
+        yield f"  residual: {words.cut(commit, _NAME)}"
     for text in story.doubts:
-        yield f"  does not agree: {text}"
+        yield f"  does not agree: {words.cut(text)}"
+
+
+def _final_words(story: Story) -> str:
+    final = story.final
+    if final is None:
+        return "no sealed final"
+    ar = f"; over AR {figure_words(final.ar)}" if final.ar else ""
+    return f"sealed final: {words.cut(final.verdict, _NAME)}; over stock {figure_words(final.stock)}{ar}"
 
 
 def row_cells(story: Story) -> list[tuple[str, ...]]:
     """A line of a table for each promotion."""
     return [
         (
-            each.direction,
+            words.cut(each.direction, _NAME),
             figure_words(each.figure),
-            each.over,
-            each.rule or words.DASH,
+            words.cut(each.over, _NAME),
+            words.cut(each.rule or words.DASH, _NAME),
             each.forcing.answer if each.forcing else "none",
-            each.entry or words.DASH,
+            words.cut(each.entry or words.DASH, _NAME),
             (each.commit or words.DASH)[:12],
         )
         for each in story.promotions
@@ -106,7 +111,7 @@ def transfer_cells(found: Transfer) -> list[tuple[str, ...]]:
             cell.fits if cell.fits == "yes" else f"{cell.fits}: {cell.why}",
             cell.applies,
             cell.pays,
-            " ".join(filter(None, (cell.figure, cell.state))) or words.DASH,
+            f"{cell.figure} over {cell.over}, {cell.state}" if cell.figure else cell.state or words.DASH,
         )
         for one in found.entries
         for place, cell in zip(found.places, one.cells, strict=True)

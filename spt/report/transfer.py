@@ -78,7 +78,8 @@ class Cell:
     """One entry on one deployment.
 
     fits: yes, no or unknown, and why.  applies: yes, conflict or unknown, and where.  pays: what its evidence says.
-    line: that evidence, or None, and file: how it is read; others: how many more lines there are, stale ones too.
+    line: that evidence, or None, and file: how it is read; over: what its figure is over; others: how many more lines
+    there are, stale ones too.
     """
 
     fits: str
@@ -86,6 +87,7 @@ class Cell:
     applies: str
     pays: str
     figure: str
+    over: str
     state: str
     line: Mapping[str, Any] | None
     file: str
@@ -167,11 +169,21 @@ def _cell(memory: Memory, name: str, place: Place, evidence: Sequence[Evidence])
         applies=_applies(memory, name, place),
         pays=_pays(best),
         figure="" if best is None or best.ratio is None else str(best.ratio),
+        over="" if best is None else _over(best.line),
         state="" if best is None else f"{best.state}, {best.kind}",
         line=None if best is None else best.line,
         file="" if best is None else _file(memory, name, best.file),
         others=max(0, len(here) - 1),
     )
+
+
+def _over(line: Mapping[str, Any]) -> str:
+    """What a line's figure is over, in a word."""
+    baseline = line["baseline"]
+    if baseline["tree"] == line["stock_tree"]:
+        return "stock, options set" if baseline["options"] else "stock"
+    same = baseline["tree"] == line["system_tree"]
+    return "the same tree, other options" if same else f"another tree, {baseline['tree'][:12]}"
 
 
 def _file(memory: Memory, name: str, file: str) -> str:

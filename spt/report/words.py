@@ -1,10 +1,24 @@
-"""Numbers as a report writes them: one form each, so that a page, a table and a test agree."""
+"""Numbers and foreign text as a report writes them: one form each, so that a page, a table and a test agree."""
 
 import datetime
 
-__all__ = ["DASH", "count", "date", "dollars", "duration", "excess", "interval", "number", "ratio", "share", "tokens"]
+__all__ = [
+    "DASH",
+    "count",
+    "cut",
+    "date",
+    "dollars",
+    "duration",
+    "excess",
+    "interval",
+    "number",
+    "ratio",
+    "share",
+    "tokens",
+]
 
 DASH = "-"
+TEXT = 240  # characters of what others wrote
 _PLAIN = 1e6
 
 
@@ -69,3 +83,9 @@ def date(text: str) -> str:
     except (ValueError, OverflowError):
         return text
     return when.strftime("%Y-%m-%d %H:%M UTC" if when.tzinfo else "%Y-%m-%d %H:%M")
+
+
+def cut(text: object, most: int = TEXT) -> str:
+    """What others wrote, as one line of at most so many characters; how many more there are is said."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= most else f"{line[:most]}… ({len(line) - most:,} more characters)"

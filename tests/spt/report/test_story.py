@@ -15,7 +15,7 @@ from spt.report import words
 from spt.report.acceptance import curves
 from spt.report.events import read_round
 from spt.report.lineage import rows
-from spt.report.page import cut, ranges
+from spt.report.page import ranges
 from spt.report.telling import tell
 from spt.round.journal import Journal
 from spt.verdicts import Ledger
@@ -520,8 +520,8 @@ def test_ranges_name_exactly_their_numbers(numbers):
 
 def test_what_is_cut_is_counted():
     """A text that is too long says how much of it is missing."""
-    assert cut("a\n b\t c") == "a b c"
-    assert cut("x" * 250, 240) == "x" * 240 + "… (10 more characters)"
+    assert words.cut("a\n b\t c") == "a b c"
+    assert words.cut("x" * 250, 240) == "x" * 240 + "… (10 more characters)"
 
 
 def test_dates_are_in_utc():

@@ -55,6 +55,7 @@ def test_evidence_decides_what_pays(measured):
 
     assert found["fast-linear", "toy"]["pays"] == "pays"
     assert found["fast-linear", "toy"]["figure"] == "raw ratio 1.25"
+    assert found["fast-linear", "toy"]["over"] == "stock"
     assert found["fast-linear", "h200"]["pays"] == "loses"
     assert found["fast-linear", "bare"]["pays"] == "unclear"
     assert found["tree-select", "toy"]["pays"] == "not measured"
@@ -125,6 +126,8 @@ def test_shipped_entries_transfer_as_their_evidence_says(tmp_path):
 
     assert {("claimed speedup", "pays"), ("raw ratio", "pays")} <= said["best-first-tree"]
     assert ("raw ratio", "loses") in said["confident-budget"]
+    overs = {cell["over"] for one in found["entries"] if one["name"] == "confident-budget" for cell in one["cells"]}
+    assert overs == {"", "the same tree, other options"}
     assert spt("report", "--transfer", "--out", tmp_path / "t.html", cwd=tmp_path).code == 0
     assert (tmp_path / "t.html").is_file()
 
