@@ -36,7 +36,7 @@ $(VENV)/test-ready: $(VENV)/demo-ready
 	$(PIP) install -q -c constraints.txt -e '.[dev,report]'
 	@touch $@
 
-demo: $(VENV)/demo-ready ## a verified entry applied to stock: same text in fewer steps
+demo: $(VENV)/demo-ready ## a whole round on the CPU, from stock to a system that passed the gates
 	$(BIN)/python -m benchmarks.demo
 
 test: $(VENV)/test-ready lint ## what CI runs: lint, types, tests (about seven minutes on two cores)

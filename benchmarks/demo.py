@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from spt.cli import COMMANDS
+from spt.cli import cli
 from spt.deployment import EXAMPLE_TARGET
 
 DEPLOYMENT = f"""\
@@ -55,7 +55,7 @@ def main() -> int:
         run(console, ["round", "review", ROUND], repository)
         branch = state["deployment"]["branch"]
         subprocess.run(["git", "--no-pager", "log", "--oneline", branch], cwd=repository, check=True)
-    if "report" in COMMANDS:
+    if "report" in cli.lazy:
         run(console, ["report", ROUND, "--out", str(root / "report.html")], repository)
     else:
         console.print("no `spt report` is installed: the journal is all there is", highlight=False)

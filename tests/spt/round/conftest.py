@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from tests.spt.round.toys import CANARY, NOOP, START, UNCHECKED, WRONG, copied, make_round_deployment
+from tests.spt.round.toys import CANARY, FROM, NOOP, START, UNCHECKED, WRONG, copied, make_round_deployment
 from tests.spt.toys import spt
 
 
@@ -23,8 +23,7 @@ def repository(pristine_round, tmp_path):
 def ended(pristine_round, tmp_path_factory):
     """A repository whose round `one`, by sweep and memory, has ended; nobody writes to it.  (folder, what it said)"""
     folder = copied(pristine_round, tmp_path_factory.mktemp("ended") / "deployment")
-    ran = spt(
-        *START, "--name", "one", "--agent", "sweep:tau", "--agent", "memory", "--json", "--tries", "3", cwd=folder
-    )
+    agents = ("--agent", "sweep:tau", "--agent", "memory", "--tries", "3")
+    ran = spt(*START, FROM, "--name", "one", *agents, "--json", cwd=folder)
     assert ran.out, ran.err
     return folder, ran

@@ -11,12 +11,12 @@ import pytest
 
 from spt.git.store import Store
 from spt.round.journal import Journal
-from tests.spt.round.toys import CANARY, NOOP, START, copied, make_round_deployment
+from tests.spt.round.toys import CANARY, FROM, NOOP, SLOW, START, copied, make_round_deployment
 from tests.spt.test_crash import child
 from tests.spt.toys import git, spt
 
 NAME = "killed"
-BEGIN = [*START, "--name", NAME, "--agent", "memory:canary,noop", "--json"]
+BEGIN = [*START, FROM, "--name", NAME, "--agent", "memory:canary,noop", "--json"]
 ONCE = ("measured", "planned", "direction", "promoted", "declined", "final", "deployment", "ended", "residual")
 
 
@@ -120,7 +120,7 @@ def test_a_round_survives_kills_at_random_moments(pristine_killed, tmp_path, wan
         kills += run_killed(folder, rng, wanted - kills)
         found = ends(folder)
         assert found[:3] == expected, f"seed {seed}: {found} {spt('round', 'status', NAME, cwd=folder).out}"
-        assert found[4:] == ({"tau": 4}, []), f"seed {seed}: {found}"
+        assert found[4:] == ({**SLOW, "tau": 16}, []), f"seed {seed}: {found}"
         check_clean(folder)
         assert git(folder, "log", "-1", "--format=%s", "system/toy/1").startswith("system/toy/1: smoke")
         shutil.rmtree(folder)

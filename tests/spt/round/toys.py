@@ -11,7 +11,10 @@ from tests.spt.judged import ENGINE, fake_options
 from tests.spt.toys import make_root, spt, write_entry
 
 SANDBOX = [] if works() else ["--no-sandbox"]  # a kernel may refuse namespaces, and the toys are trusted
+# Steps of 2 ms are long beside what a busy machine adds to one.
 START = ["round", "start", "--rule", "demo", "--no-cost-model", *SANDBOX]
+FROM = "stock@slow.yaml"
+SLOW = {"step_ms": 2.0}
 CHECK = "python checks/{0}/run.py"
 
 
@@ -50,10 +53,11 @@ def make_round_deployment(folder, entries):
         "requests": {"file": "some.jsonl"},
     }
     (made / "deployment.yaml").write_text(json.dumps(value))
+    (made / "slow.yaml").write_text(json.dumps({name: str(value) for name, value in SLOW.items()}))
     return made
 
 
-CANARY = ("canary", {"tau": "4"}, {})
+CANARY = ("canary", {"tau": "16"}, {})
 NOOP = ("noop", {"seed": "5"}, {})
 WRONG = ("wrong", {"tau": "4", "mismatch": "0.5"}, {})
 UNCHECKED = ("unchecked", {"tau": "4"}, {"check": "raise SystemExit('the contract is broken')\n"})
