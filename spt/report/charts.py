@@ -183,7 +183,7 @@ def waterfall(id_: str, ceilings: Sequence[Ceiling]) -> Chart | None:
             speed = ceiling.speed or 0.0
             place = number * width - 0.4 + width / 2
             axes.bar(place, speed, width, color=colour, edgecolor=_INK, linewidth=0.5, hatch=hatch, label=label)
-            axes.text(place, speed, f"{speed:.0f}", ha="center", va="bottom", fontsize=9)
+            axes.text(place, speed, f"{speed:.{0 if speed >= 100 else 1}f}", ha="center", va="bottom", fontsize=9)
             for index, name in enumerate(FACTORS, 1):
                 grown = speed * ceiling.factors[name]
                 axes.bar(
@@ -202,7 +202,8 @@ def waterfall(id_: str, ceilings: Sequence[Ceiling]) -> Chart | None:
         + ", ".join(f"{each.factors[name]:.2f} {name}" for name in FACTORS)
         for each, label in zip(shown, labels, strict=True)
     ]
-    return _chart(id_, "To the ceiling, before and after", "; ".join(words), paint)
+    title = "To the ceiling, before and after" if len(shown) == 2 else "To the ceiling"
+    return _chart(id_, title, "; ".join(words), paint)
 
 
 def promoted(id_: str, promotions: Sequence[Promotion]) -> Chart | None:
