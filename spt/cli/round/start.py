@@ -17,8 +17,12 @@ from spt.cli.names import complete_entries
 )
 @click.option("--directions", type=click.IntRange(min=1), default=16, show_default=True, help="The most of one phase.")
 @click.option("--tries", type=click.IntRange(min=1), default=16, show_default=True, help="Quick measurements of each.")
+@click.option("--agent-minutes", type=float, metavar="M", help="Of an agent in a sandbox, each time.  [default: 60]")
+@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Of a model, each time.")
+@click.option("--usd", type=click.FloatRange(min=0), metavar="D", help="Of a model, each direction.")
 @click.option("--no-cost-model", is_flag=True, help="Neither measure nor plan by the ceiling.")
 @click.option("--devices", metavar="D[,D]", help="cpu, cuda or cuda:N; two are exchanged within a unit of timing.")
+@click.option("--elsewhere", is_flag=True, help="Another machine measures: `spt round pack` carries the jobs.")
 @click.option("--no-sandbox", is_flag=True, help="For trusted code alone: on main, in stock or in an entry.")
 @click.option("--json", "as_json", is_flag=True, help="Print how it ended as JSON on standard output.")
 def start(
@@ -31,8 +35,12 @@ def start(
     explore_minutes: float | None,
     directions: int,
     tries: int,
+    agent_minutes: float | None,
+    turns: int | None,
+    usd: float | None,
     no_cost_model: bool,
     devices: str | None,
+    elsewhere: bool,
     no_sandbox: bool,
     as_json: bool,
 ) -> None:
@@ -62,6 +70,7 @@ def start(
 
     checked_minutes(max_minutes, "--max-minutes")
     checked_minutes(explore_minutes, "--explore-minutes")
+    checked_minutes(agent_minutes, "--agent-minutes")
     found = Path(file) if file is not None else nearest_deployment(Path.cwd())
     if found is None:
         raise Missing("there is no deployment.yaml here", "--deployment FILE names one (docs/deployment.md)")
@@ -74,9 +83,10 @@ def start(
         devices=chosen_devices(devices, 2) if devices is not None else (),
         sandbox=not no_sandbox,
         cost_model=not no_cost_model,
+        elsewhere=elsewhere,
         explore_minutes=explore_minutes,
         directions=directions,
-        limits=Limits(tries=tries),
+        limits=Limits(None if agent_minutes is None else 60 * agent_minutes, turns, usd, tries),
     )
     journal = begin(Path(), wanted)
     say(f"round {journal.round}: {journal.reference}")
