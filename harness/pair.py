@@ -1,4 +1,4 @@
-"""One unit: two fresh processes, the idle one frozen, and three quartets A(g1) B(g1) B(g2) A(g2) (docs/judge.md).
+"""One unit: two fresh processes, the idle one frozen, and quartets A(g1) B(g1) B(g2) A(g2) (docs/judge.md).
 
 Everything that is measured is written at once; a unit that goes wrong is void, and the reason is written too.
 """
@@ -20,19 +20,15 @@ from harness.job import Arm, Deployment
 from harness.launch import launch, settings_of
 from harness.prepared import Store
 from harness.promotion import Measure
+from harness.rules import PAIRED, Shape
 from harness.samples import Line, Writer, answer_line
 from harness.sandbox import Enclosure
 from harness.supply import Supply
 from harness.tau import looped
 from harness.wire import Generate, Ready
 
-__all__ = ["GROUP", "HALF_REQUESTS", "QUARTETS", "WARM_UP", "Contestant", "Pair", "Voided"]
+__all__ = ["Contestant", "Pair", "Voided"]
 
-QUARTETS = 3
-GROUP = 8  # requests
-WARM_UP = GROUP  # requests before any is timed: the first seconds of a process are its noisiest
-HALF_REQUESTS = WARM_UP + 2 * QUARTETS * GROUP  # of one half of a unit
-TURNS = 2 * (1 + 2 * QUARTETS)  # of one half of a unit: each arm's warm-up and its groups
 LOOPED_SHARE = 0.1
 REDRAWS = 8  # of one group; a file of requests that loops so often is the wrong one
 LOAD_FACTOR, LOAD_SLACK_S = 1.5, 10.0
@@ -72,9 +68,10 @@ class Pair:
         start: Start = Engine.start,
         deadline_s: float | None = None,
         emit: Emit = lambda event: None,
+        shape: Shape = PAIRED.shape,
     ) -> None:
         self.deployment, self.writer, self.supply, self.step, self.start = deployment, writer, supply, step, start
-        self._deadline_s, self._emit = deadline_s, emit
+        self._deadline_s, self._emit, self._shape = deadline_s, emit, shape
         self._turns, self._halves = 0, 1
         self._random = random.Random(f"{seed} {step.phase} {step.unit}")
         self._groups = 0  # numbers given out
@@ -109,12 +106,12 @@ class Pair:
                 sides[arm].load()
             if not sides["a"].ready.same_model(sides["b"].ready):
                 raise Voided("a", "violation", "it tells another vocabulary, context or stop ids than the current best")
-            warm = self._take(WARM_UP, sides["b"])
+            warm = self._take(self._shape.warm_up, sides["b"])
             for arm in order:
                 sides[arm].warm_up(warm)
             if self.step.phase != "ar":  # without a drafter less is loaded: what loads too long was seen against stock
                 _check_load(sides["a"].start_s, sides["b"].start_s)
-            leads = [self._random.choice(ARMS) for _ in range(QUARTETS)]
+            leads = [self._random.choice(ARMS) for _ in range(self._shape.quartets)]
             for quartet, lead in enumerate(leads):
                 self._quartet(half, quartet, lead, sides)
         for side in sides.values():
@@ -130,7 +127,7 @@ class Pair:
     def _group(self, half: int, quartet: int, slot: int, order: Sequence[str], sides: dict[str, "_Side"]) -> None:
         """One group in both arms, drawn again while it is too repetitive in arm b; no time is read for that."""
         for _ in range(REDRAWS):
-            number, requests = self._number(), self._take(GROUP, sides["b"])
+            number, requests = self._number(), self._take(self._shape.group, sides["b"])
             for at, arm in enumerate(order):
                 answers = sides[arm].timed(requests, quartet=quartet, slot=slot + at, group=number)
                 if arm == "b" and _loops(answers):
@@ -151,7 +148,12 @@ class Pair:
     def turned(self) -> None:
         """Tells that an arm had its turn; those of a group that is drawn again do not count."""
         self._turns += 1
-        told = {"phase": self.step.phase, "unit": self.step.unit, "turns": self._turns, "of": TURNS * self._halves}
+        told = {
+            "phase": self.step.phase,
+            "unit": self.step.unit,
+            "turns": self._turns,
+            "of": self._shape.turns * self._halves,
+        }
         self._emit({"event": "turn", **told})
 
     def watch(self) -> None:

@@ -1,4 +1,4 @@
-"""The rule `paired-1`: noise, threshold, screen, confirmation (docs/judge.md).
+"""The rule `paired-1`: noise, threshold, screen, confirmation (docs/judge.md), and the small rule `demo`.
 
 `decide` is the rule on numbers, and what simulations run; `next_step` applies it to samples, and is what a campaign
 asks what to measure next.
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from harness import statistics
 from harness.errors import plain
+from harness.rules import DEMO, PAIRED, rule_named
 from harness.samples import Samples, Void
 from harness.units import Reading, reading, valid_units
 
@@ -22,6 +23,7 @@ __all__ = [
     "Measure",
     "Outcome",
     "decide",
+    "decide_demo",
     "ended",
     "next_step",
     "noise_of",
@@ -29,10 +31,10 @@ __all__ = [
     "used_readings",
 ]
 
-RULE = "paired-1"
-CALIBRATE_UNITS = 8
-SCREEN_UNITS = 5
-LOOKS = (10, 20)
+RULE = PAIRED.name
+CALIBRATE_UNITS = PAIRED.calibrate
+SCREEN_UNITS = PAIRED.screen
+LOOKS = PAIRED.looks
 PUBLISHED = 0.95  # the confidence of the published rule
 _NOISE_CONFIDENCE = 0.8
 _NOISE_LIMIT = 0.005
@@ -112,6 +114,20 @@ def decide(
     raise AssertionError("the last look decides")
 
 
+def decide_demo(calibrate: Sequence[float], confirm: Sequence[Reading]) -> str | Outcome:
+    """The rule `demo`: 3 % and twice the SD of the A/A units, whatever that is, against the mean of as many units."""
+    if len(calibrate) < DEMO.calibrate:
+        return "calibrate"
+    if len(confirm) < DEMO.looks[-1]:
+        return "confirm"
+    values, noise = [each.value for each in confirm], float(statistics.deviation(calibrate))
+    gain, threshold = sum(values) / len(values), _DIVERGED_MARGIN + 2 * noise
+    answer = "promote" if gain > threshold else "decline"
+    than = "above" if gain > threshold else "not above"
+    reason = f"rule demo: the raw ratio's gain {_read(gain)} is {than} {_read(threshold)}, with noise {noise:.2%}"
+    return _outcome(answer, reason, "confirm", values, noise, threshold)
+
+
 def _screen(readings: Sequence[Reading], noise: float) -> Outcome | None:
     """The decline of a candidate that does not pass the screen."""
     values = [each.value for each in readings]
@@ -165,7 +181,11 @@ def next_step(samples: Samples) -> Measure | Outcome:
     if (end := ended(samples, _TIMED)) is not None:
         return end if _met_candidate(samples) else replace(end, answer="refused")
     calibrate = [reading(unit).value for unit in samples.of("calibrate")]
-    step = decide(calibrate, used_readings(samples, "screen"), used_readings(samples, "confirm"))
+    confirm = used_readings(samples, "confirm")
+    if rule_named(samples.campaign["rule"]) is DEMO:
+        step = decide_demo(calibrate, confirm)
+    else:
+        step = decide(calibrate, used_readings(samples, "screen"), confirm)
     if isinstance(step, Outcome):
         return step
     return Measure(step, max((unit.number + 1 for unit in samples.of(step)), default=0))

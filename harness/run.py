@@ -4,21 +4,23 @@ import datetime
 import json
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness import shape
 from harness.answer import Answer
-from harness.client import LOAD_S, Engine
+from harness.arena import open_grounds
+from harness.client import LOAD_S, Engine, Start
 from harness.command import Emit, deadline_after, is_past
 from harness.conversation import Conversation, spoken
 from harness.errors import Crashed, HarnessError, Hung, Usage, plain
 from harness.file import read_own
 from harness.job import Job, read_job
 from harness.journal import Journal
-from harness.launch import launch, settings_of
+from harness.launch import launch, refuse_sandbox, settings_of
 from harness.machine import card
 from harness.request import Request, read_requests
 from harness.shape import constant, integer, items, number, one_of, record
@@ -53,10 +55,21 @@ ANSWER = record(
 )
 
 
-def run(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> Tally:
+def run(
+    job_file: Path,
+    out: Path,
+    minutes: float | None,
+    emit: Emit,
+    *,
+    digest: bool = False,
+    sandbox: bool = False,
+    start: Start = Engine.start,
+) -> Tally:
     """Answers the requests of the job in `job_file` into `out/answers.jsonl`; returns the counts of all answers there.
 
     Answers that are in the file already are not asked again.
+    digest: every answer holds the digest of its logits.  sandbox: the engine prepares and answers enclosed, as where
+    it is judged.
     `emit` gets the events `ready`, `text`, `answer` and `end` of docs/harness.md as they happen.
     """
     deadline_s = deadline_after(minutes)
@@ -64,10 +77,11 @@ def run(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> Tally:
     requests = read_requests(job.requests)
     arm = job.arms["a"]
     arm.check()
-    with Answers(out, job.key) as answers:
+    with Answers(out, f"{job.key} digest" if digest else job.key) as answers:
         left = [conversation for conversation in answers.resume(requests) if not conversation.done]
         if left:
-            _answer(job, left, answers, emit, deadline_s)
+            opened = _enclosed(job, answers, start) if sandbox else _launched(job, answers, start, deadline_s)
+            _answer(job, left, answers, emit, deadline_s, opened, digest=digest)
         counts = tally_of(answers.all)
         unfinished = sum(not conversation.done for conversation in left)
         emit({"event": "end", "left": unfinished, "counts": counts_of(counts)})
@@ -78,16 +92,39 @@ def run(job_file: Path, out: Path, minutes: float | None, emit: Emit) -> Tally:
     return counts
 
 
-def _answer(job: Job, left: list[Conversation], answers: "Answers", emit: Emit, deadline_s: float | None) -> None:
-    deployment, arm = job.deployment, job.arms["a"]
+@contextmanager
+def _launched(job: Job, answers: "Answers", start: Start, deadline_s: float | None) -> Iterator[tuple[Engine, Ready]]:
+    """The engine as the user's own process."""
+    with launch(job.deployment, job.arms["a"], start, cache=answers.folder / "cache") as engine:
+        yield engine, engine.load(settings_of(job.deployment, job.arms["a"], engine), patience(LOAD_S, deadline_s))
+
+
+@contextmanager
+def _enclosed(job: Job, answers: "Answers", start: Start) -> Iterator[tuple[Engine, Ready]]:
+    """The engine in the judge's sandbox, after it prepared there."""
+    refuse_sandbox(job, sandbox=True)
+    with open_grounds(job, answers.folder, sandbox=True, start=start) as grounds, grounds.engine("a") as opened:
+        yield opened
+
+
+def _answer(
+    job: Job,
+    left: list[Conversation],
+    answers: "Answers",
+    emit: Emit,
+    deadline_s: float | None,
+    opened: AbstractContextManager[tuple[Engine, Ready]],
+    *,
+    digest: bool,
+) -> None:
+    deployment = job.deployment
     try:
-        with launch(deployment, arm, cache=answers.folder / "cache") as engine:
+        with opened as (engine, ready):
             text = load_text_for(Path(deployment.target.path), [conversation.request for conversation in left])
-            ready = engine.load(settings_of(deployment, arm, engine), patience(LOAD_S, deadline_s))
             now = datetime.datetime.now(datetime.UTC)
             about = {"engine": engine.hello.engine, "version": engine.hello.version}
             emit({"event": "ready", **about, **asdict(ready), "card": card(deployment.device, now)})
-            Runner(job, engine, ready, text, answers, emit).work(deque(left), deadline_s)
+            Runner(job, engine, ready, text, answers, emit, digest=digest).work(deque(left), deadline_s)
     except Hung:
         if not is_past(deadline_s):
             raise
@@ -128,9 +165,12 @@ class Runner:
         answers: Keeper,
         emit: Emit,
         noted: Noted = lambda request, answer: None,
+        *,
+        digest: bool = False,
     ) -> None:
         self.job, self.engine, self.ready, self.text, self.answers, self.emit = job, engine, ready, text, answers, emit
         self.noted = noted
+        self.digest = digest
         self.stopped = False
         self.active: dict[str, tuple[Conversation, Generate]] = {}
         self.streams: dict[str, Stream] = {}
@@ -154,6 +194,7 @@ class Runner:
         if asked is None:
             self.answers.add_full(conversation)
             return
+        asked = replace(asked, digest=self.digest)
         self.active[asked.id] = conversation, asked
         if self.text is not None:
             self.streams[asked.id] = self.text.stream()
@@ -182,6 +223,8 @@ class Runner:
             "prefill_s": answer.prefill_s,
             "decode_s": answer.decode_s,
         }
+        if answer.logits_sha256 is not None:
+            kept["logits_sha256"] = answer.logits_sha256
         if self.text is not None:
             self._emit_text(conversation, self.streams.pop(answer.id).finish())
         conversation.hear(asked, answer, self.text)

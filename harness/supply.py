@@ -15,15 +15,18 @@ class Supply:
     """The requests of a campaign in the order of their file, without those whose prompt was asked before.
 
     `seen` are the ids of requests that the campaign's samples name, in units that count or not.  What counts is the
-    prompt: under two ids it would be an answer that an engine has kept.
+    prompt: under two ids it would be an answer that an engine has kept.  No answer is longer than `answer_tok`.
     """
 
-    def __init__(self, requests: Sequence[Request], seen: Iterable[str], text: Text | None) -> None:
+    def __init__(
+        self, requests: Sequence[Request], seen: Iterable[str], text: Text | None, answer_tok: int = ANSWER_TOK
+    ) -> None:
         for request in requests:
             if request.session or len(request.turns) > 1:
                 raise Usage(f"request '{request.id}' has several turns: what is timed is single prompts")
         self._left = _fresh(requests, set(seen))[::-1]
         self._text = text
+        self._answer_tok = answer_tok
         self._given: dict[str, Request] = {}
 
     def __len__(self) -> int:
@@ -43,7 +46,7 @@ class Supply:
                 )
             request = self._left.pop()
             prompt = Conversation(request).prompt(self._text)
-            wanted = min(request.max_tokens or ANSWER_TOK, ANSWER_TOK)
+            wanted = min(request.max_tokens or self._answer_tok, self._answer_tok)
             if len(prompt) + wanted <= ready.context:
                 stop_ids = stop_ids_of(ready, self._text)
                 taken.append(question(request, wire_id(request, 0), prompt, wanted, sampling, stop_ids))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from harness import promotion
 from harness.errors import Usage
+from harness.rules import rule_named
 from harness.samples import Line, Samples, Unit, Writer, comparable, read
 from harness.verdict import judged_units
 
@@ -52,8 +53,7 @@ def _lines(unit: Unit) -> list[Line]:
 
 def _confirmed(samples: Samples, path: Path) -> list[Unit]:
     """The units that the verdict on a campaign is of."""
-    if samples.campaign["rule"] != promotion.RULE:
-        raise Usage(f"'{path}' is of the rule '{samples.campaign['rule']}', not '{promotion.RULE}'")
+    rule_named(samples.campaign["rule"])
     outcome = promotion.next_step(samples)
     if isinstance(outcome, promotion.Measure):
         raise Usage(f"the campaign in '{path}' is not finished", "the command that started it goes on from there")

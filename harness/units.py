@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from harness import statistics
 from harness.errors import Usage
+from harness.rules import rule_named
 from harness.samples import Line, Samples, Unit
 
 __all__ = [
@@ -78,7 +79,8 @@ def chart_of(samples: Samples) -> Chart | None:
 def valid_units(samples: Samples, phase: str) -> tuple[list[Unit], list[Unit]]:
     """The complete units of `phase` that count, and those that the chart voids; times of arm a are not read."""
     units = samples.of(phase)
-    chart = chart_of(samples) if phase in CHARTED else None
+    charted = phase in CHARTED and rule_named(samples.campaign["rule"]).charted
+    chart = chart_of(samples) if charted else None
     if chart is None:
         return units, []
     fits = [chart.fits(stock_pace(unit)) for unit in units]

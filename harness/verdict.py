@@ -11,7 +11,8 @@ from harness.errors import HarnessError, Usage
 from harness.forcing import Bucket, Limits, Report, judge
 from harness.job import canonical_digest
 from harness.machine import COMPARED
-from harness.promotion import LOOKS, Measure, Outcome
+from harness.promotion import Measure, Outcome
+from harness.rules import rule_named
 from harness.samples import Samples, Unit, comparable, read
 from harness.statistics import Bounds
 from harness.units import between_requests, gain_without_divergence, request_times, valid_units
@@ -97,10 +98,11 @@ def timing_verdict(samples: Samples) -> Verdict:
     times = [each for unit in units for each in request_times(unit)]
     between = between_requests(times, BETWEEN_CONFIDENCE)
     gain_same = gain_without_divergence(times)
+    looks = rule_named(samples.campaign["rule"]).looks
     return {
         **head_of(samples, "timing", outcome.answer, outcome.reason),
         "units": outcome.units,
-        "look": LOOKS.index(outcome.units) + 1 if outcome.phase == "confirm" and outcome.units in LOOKS else 0,
+        "look": looks.index(outcome.units) + 1 if outcome.phase == "confirm" and outcome.units in looks else 0,
         "gain": ratio_of(outcome.gain),
         "interval": ends_of(outcome.lower, outcome.upper),
         "noise": outcome.noise,
@@ -230,8 +232,7 @@ def head_of(samples: Samples, what: str, answer: str, reason: str) -> Verdict:
 
 def check_samples(samples: Samples) -> None:
     """Refuses samples of a rule that this judge does not know, and of machines that cannot be compared."""
-    if samples.campaign["rule"] != promotion.RULE:
-        raise Usage(f"this judge knows the rule '{promotion.RULE}', not '{samples.campaign['rule']}'")
+    rule_named(samples.campaign["rule"])
     _check_cards(samples.cards)
 
 

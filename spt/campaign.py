@@ -24,6 +24,7 @@ from spt.job import run_harness
 from spt.verdicts import Ledger
 
 __all__ = [
+    "DEMO",
     "RULE",
     "Emit",
     "Kind",
@@ -46,7 +47,7 @@ __all__ = [
     "write_requests",
 ]
 
-RULE = "paired-1"
+RULE, DEMO = "paired-1", "demo"  # of the judge (docs/judge.md); what `demo` promotes is a raw ratio
 DIGITS = 12  # of a key, in a folder's name
 
 Emit = Callable[[dict[str, Any]], None]
@@ -90,6 +91,7 @@ class Plan:
     arms: Mapping[str, Arm]  # a, b and stock
     device: str
     seed: int | None  # drawn where None
+    rule: str = RULE
 
     def job(self, kind: Kind, seed: int, units: int, arms: Mapping[str, Any]) -> dict[str, Any]:
         """The job, with the deployment as it is on this machine."""
@@ -101,7 +103,7 @@ class Plan:
             "deployment_digest": digest_of(self.ledger, self.deployment),
             "requests": "requests.jsonl",
             "seed": seed,
-            "rule": RULE,
+            "rule": self.rule,
             "phase": kind.phase,
             "units": units,
         }

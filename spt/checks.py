@@ -14,15 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from spt.git.objects import Objects, Oid
 from spt.memory import Memory
 from spt.system import export
 
-__all__ = ["CheckResult", "run_checks", "sandbox_words"]
+__all__ = ["CheckResult", "run_checks", "run_commands", "sandbox_words"]
 
 TIME_LIMIT_S = 120.0
 OUTPUT_LIMIT_BYTES = 64 * 1024
@@ -75,11 +76,18 @@ def run_checks(memory: Memory, name: str, time_limit_s: float = TIME_LIMIT_S) ->
     """
     composition = memory.composition(memory.entry(name).stock)
     tree = composition.tree(composition.closures[name])
+    return run_commands(memory.objects, tree, memory.card(name).contract.get("checks", []), time_limit_s)
+
+
+def run_commands(
+    objects: Objects, tree: Oid, commands: Iterable[str], time_limit_s: float = TIME_LIMIT_S
+) -> list[CheckResult]:
+    """Runs commands, each in a fresh export of a tree, as `run_checks` does."""
     results = []
-    for command in memory.card(name).contract.get("checks", []):
+    for command in commands:
         with tempfile.TemporaryDirectory(prefix="spt-check-") as scratch:
             folder = Path(scratch) / "system"
-            export(memory.objects, tree, folder)
+            export(objects, tree, folder)
             results.append(_run(command, folder, time_limit_s))
     return results
 

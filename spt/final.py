@@ -14,7 +14,6 @@ from typing import Any
 
 from spt.arms import export_arms
 from spt.campaign import (
-    RULE,
     Emit,
     Kind,
     Plan,
@@ -139,7 +138,7 @@ def _key(plan: Plan, sealed: Sealed, asked: Asked, devices: int) -> str:
     of = {
         "arms": {name: arm.system for name, arm in plan.arms.items()},
         "deployment": digest_of(plan.ledger, plan.deployment),
-        "rule": RULE,
+        "rule": plan.rule,
         "seal": sealed.commitment,
         "sizes": asked.sizes,
         "devices": devices,

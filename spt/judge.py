@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from spt.campaign import (
+    DEMO,
     Emit,
     Kind,
     Plan,
     Requests,
     appear,
+    ask_harness,
     finish,
     key_of,
     make_folder,
@@ -31,7 +33,22 @@ from spt.pack import TIMED
 from spt.served import refuse_forcing, refuse_timing
 from spt.verdicts import now, read_samples
 
-__all__ = ["COMMANDS", "Limits", "force_system", "make_job", "time_systems", "timed_samples"]
+__all__ = [
+    "CALIBRATE",
+    "COMMANDS",
+    "FORCE",
+    "TIME",
+    "Limits",
+    "calibration_requests",
+    "force_quickly",
+    "force_requests",
+    "force_system",
+    "make_job",
+    "of_stock",
+    "time_requests",
+    "time_systems",
+    "timed_samples",
+]
 
 TIME = Kind("time", "screen")
 FORCE = Kind("force", "force", "-force")
@@ -46,6 +63,8 @@ LOOK_TOK, CALIBRATION_TOK = 50_000, 120_000
 LOOK_SESSIONS, LOOKS, CALIBRATION_SESSIONS = 100, 2, 60
 SAID_SHARE = 0.4  # of a session's context that is answers
 SINGLE_TOK = 100  # said to a single request, of at most 128
+# By the rule `demo` a unit asks 3 requests of a half, and forcing is the real code on a handful of single requests.
+DEMO_HALF_REQUESTS, DEMO_UNITS, DEMO_FORCED, DEMO_CALIBRATED = 3, 8, 1, 4
 
 
 @dataclass(frozen=True)
@@ -79,7 +98,7 @@ def time_systems(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
     key = key_of(plan, TIME)
     if (old := _old(plan, TIME, "timing", key)) is not None:
         return old
-    folder = open_folder(plan, TIME, key, time_requests(file, max(1, len(limits.devices))))
+    folder = open_folder(plan, TIME, key, time_requests(plan, file, max(1, len(limits.devices))))
     _measure(plan, TIME, folder, [*limits.places(), *limits.words()], _noting(plan, "timing", key, emit), file)
     return _end(plan, "timing", key, folder)
 
@@ -101,6 +120,22 @@ def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
         words += ["--timed", str(timed)]
     _measure(plan, FORCE, folder, words, _noting(plan, "forcing", key, emit), file)
     return _end(plan, "forcing", key, folder, reference)
+
+
+def force_quickly(plan: Plan, requests: Path, room: Path, limits: Limits, emit: Emit) -> dict[str, Any]:
+    """What forcing says of arm a on a few development requests: no verdict that the ledger keeps.
+
+    room: the folder in which the work lies, and goes on; stock is calibrated first where it is not yet.
+    """
+    refuse_forcing(plan.deployment, plan.arms["a"], sandbox=limits.sandbox)
+    key = key_of(plan, FORCE)
+    reference, folder = _calibrated(plan, limits, emit), room / key[:12]
+    appear(folder, lambda part: make_folder(plan, FORCE, part, Requests(requests, "development", 0)))
+    words = [FORCE.command, "--stream", "--reference", str(reference), *limits.words()]
+    measure(plan.deployment, folder, words, emit)
+    samples = folder / "out" / "samples.jsonl"
+    [verdict] = ask_harness(plan.deployment, "verdict", samples, "--what", "forcing", "--reference", reference)
+    return verdict
 
 
 def timed_samples(plan: Plan) -> Path | None:
@@ -125,12 +160,12 @@ def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path
     elif kind is FORCE:
         refuse_forcing(plan.deployment, plan.arms["a"], sandbox=False)  # who runs the job says how
     wanted = {
-        TIME: lambda: time_requests(file, devices),
+        TIME: lambda: time_requests(plan, file, devices),
         FORCE: lambda: force_requests(plan, file),
         CALIBRATE: lambda: calibration_requests(plan, file),
     }
     said = None if timed is None else read_samples(timed)
-    chosen, asked = _of_stock(plan) if kind is CALIBRATE else plan, wanted[kind]()
+    chosen, asked = of_stock(plan) if kind is CALIBRATE else plan, wanted[kind]()
 
     def make(part: Path) -> None:
         make_folder(chosen, kind, part, asked)
@@ -140,24 +175,30 @@ def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path
     appear(to, make)
 
 
-def time_requests(file: Path | None, devices: int) -> Requests:
+def time_requests(plan: Plan, file: Path | None, devices: int) -> Requests:
     """Single requests for the longest campaign on so many devices."""
-    return Requests(file, "confirmation", devices * round(RESERVE * UNITS * HALF_REQUESTS))
+    half, units = (DEMO_HALF_REQUESTS, DEMO_UNITS) if plan.rule == DEMO else (HALF_REQUESTS, UNITS)
+    return Requests(file, "confirmation", devices * round(RESERVE * units * half))
 
 
 def force_requests(plan: Plan, file: Path | None) -> Requests:
     """Sessions for both looks."""
+    if plan.rule == DEMO:
+        return Requests(file, "force", DEMO_FORCED)
     return Requests(file, "force", LOOKS * _sessions(plan, LOOK_TOK), sessions=True, looks=LOOKS)
 
 
 def calibration_requests(plan: Plan, file: Path | None) -> Requests:
     """What stock answers itself: half the tokens in sessions, half in single requests like those that are timed."""
+    if plan.rule == DEMO:
+        return Requests(file, "development", DEMO_CALIBRATED)
     said_tok = SAID_SHARE * session_tok(plan.deployment)
     sessions = max(CALIBRATION_SESSIONS, round(CALIBRATION_TOK / 2 / said_tok))
     return Requests(file, "development", sessions, sessions=True, singles=round(sessions * said_tok / SINGLE_TOK))
 
 
-def _of_stock(plan: Plan) -> Plan:
+def of_stock(plan: Plan) -> Plan:
+    """The plan of stock against itself."""
     return replace(plan, arms=dict.fromkeys(("a", "b", "stock"), plan.arms["stock"]))
 
 
@@ -208,7 +249,7 @@ def _end(plan: Plan, what: str, key: str, folder: Path, reference: Path | None =
 
 def _calibrated(plan: Plan, limits: Limits, emit: Emit) -> Path:
     """The samples of stock's calibration for this deployment, stock, card and harness, measured now or before."""
-    own = replace(_of_stock(plan), seed=None)
+    own = replace(of_stock(plan), seed=None)
     key = key_of(own, CALIBRATE)
     done = CALIBRATE.folder(plan.ledger, key) / "calibration.json"
     if not done.is_file():

@@ -36,14 +36,18 @@ def write_measuring_job(
     wanted: Requests,
     seed: int,
     max_tokens: int,
+    device: str | None = None,
 ) -> Path:
-    """Writes requests and job into `folder`, where the arms `a` and `stock` lie; returns the job's file."""
+    """Writes requests and job into `folder`, where the arms `a` and `stock` lie; returns the job's file.
+
+    device: in place of the deployment's own.
+    """
     write_requests(deployment, wanted, seed, folder / "requests.jsonl")
     job = {
         "v": 1,
         "kind": "job",
         "arms": {name: dict(arm) for name, arm in arms.items()},
-        "deployment": deployment.record(),
+        "deployment": {**deployment.record(), "device": device or deployment.device},
         "deployment_digest": deployment.digest(),
         "requests": "requests.jsonl",
         "seed": seed,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from spt.campaign import ask_harness, digest_of, scratch
+from spt.campaign import RULE, ask_harness, digest_of, scratch
 from spt.deployment import Deployment
 from spt.errors import Conflict, Differs, Missing, SptError, Usage
 from spt.evidence import measured_system
@@ -41,6 +41,11 @@ def line_of(
     Missing where the verdict, its samples or its stock is not here.
     """
     verdict = ledger.timing(key)
+    if verdict["rule"] != RULE:
+        raise Usage(
+            f"the verdict '{key}' is of the rule '{verdict['rule']}'",
+            "what it promotes is a raw ratio, and no evidence",
+        )
     of = verdict["of"]
     stock, entries = _held(memory, ledger, verdict, name, system)
     if of["deployment"] != digest_of(ledger, deployment):

@@ -24,7 +24,7 @@ from spt.git.objects import FILE, State
 from spt.git.store import Store
 from spt.git.tree import splice, walk
 
-__all__ = ["FINAL", "LEDGER", "OPEN", "SEALS", "Held", "Ledger", "named", "now", "read_samples"]
+__all__ = ["FINAL", "LEDGER", "NO", "OPEN", "SEALS", "Held", "Ledger", "named", "now", "read_samples"]
 
 LEDGER = "refs/spt/verdicts"
 # Answers that leave a key open: nothing was learnt of the candidate, or too little to accept anything.

@@ -161,6 +161,12 @@ def test_wheel_and_checkout_hold_one_system_tree(wheel):
     assert tree_id(shipped) == tree_id(ours)
 
 
+def test_wheel_holds_what_a_report_is_made_of(wheel):
+    """The template and the style of the report's page are no Python, and travel all the same."""
+    for name in ("spt/report/page.html", "spt/report/page.css"):
+        assert wheel.read(name) == (ROOT / name).read_bytes()
+
+
 def test_wheel_installs_one_import_name(wheel):
     """Generic names such as `stock` and `kernels` never land in site-packages."""
     tops = {name.partition("/")[0] for name in wheel.namelist()}

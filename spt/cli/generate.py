@@ -20,7 +20,7 @@ from spt.errors import Missing, SptError, Usage
 from spt.job import HarnessFailed, run_job, write_job
 from spt.served import refuse_system
 
-__all__ = ["generate", "show", "summary"]
+__all__ = ["ended_by_exception", "generate", "show", "summary"]
 
 
 @click.command()

@@ -5,8 +5,11 @@ git itself checks every object (`fetch.fsckObjects`), and no blob may be larger 
 """
 
 import contextlib
+import fcntl
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,16 +21,41 @@ from spt.git.store import Store
 __all__ = ["fetched", "scratch_folder", "write_bundle"]
 
 _TMPFS = Path("/dev/shm")
+_SCRATCH = "spt-scratch-"
+_YOUNG_S = 60.0
 _MAX_PACK_BYTES = 256 * 2**20
 _TRANSPORTS = tuple((f"protocol.{name}.allow", "always") for name in ("file", "https", "ssh"))
 
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A fresh folder of one's own, on tmpfs where that can be written, removed at the end."""
-    home = _TMPFS if os.access(_TMPFS, os.W_OK | os.X_OK) else None
-    with tempfile.TemporaryDirectory(prefix="spt-", dir=home) as folder:
-        yield Path(folder)
+    """A fresh folder of one's own, on tmpfs where that can be written, removed at the end.
+
+    One that a killed process left is removed by the next that needs one.
+    """
+    home = _TMPFS if os.access(_TMPFS, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+    _sweep(home)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=home) as folder:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield Path(folder)
+        finally:
+            os.close(lock)
+
+
+def _sweep(home: Path) -> None:
+    """Removes the scratch folders that nobody holds; a young one may not be locked yet."""
+    for folder in home.glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError):  # another user's, or another has just removed it
+            if time.time() - folder.stat().st_mtime < _YOUNG_S:
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
 
 
 @contextlib.contextmanager

@@ -6,15 +6,17 @@ no system or global configuration, and switches that outrank the repository's ow
 """
 
 import errno
+import functools
 import os
 import resource
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from spt.errors import Missing, SptError
 
-__all__ = ["GitFailed", "child_environment", "git"]
+__all__ = ["Confines", "GitFailed", "child_environment", "git"]
 
 _KEPT = ("PATH", "HOME", "TMPDIR", "SSH_AUTH_SOCK", "http_proxy", "https_proxy", "no_proxy")
 _SET = {
@@ -41,6 +43,17 @@ _SWITCHES = (
 )
 
 
+@dataclass(frozen=True)
+class Confines:
+    """What a git child may use up that reads what nobody trusts: its largest file, its memory, time of one processor
+    and time on the wall."""
+
+    file_bytes: int
+    memory_bytes: int
+    cpu_s: int
+    wall_s: float
+
+
 class GitFailed(SptError):
     """The git program answered with an error; its first line is the message."""
 
@@ -63,6 +76,13 @@ def _limit_files(limit_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
 
 
+def _confine(confines: Confines) -> None:
+    _limit_files(confines.file_bytes)
+    resource.setrlimit(resource.RLIMIT_AS, (confines.memory_bytes, confines.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (confines.cpu_s, confines.cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def git(
     *arguments: str,
     git_dir: Path | None = None,
@@ -72,11 +92,15 @@ def git(
     extra: Mapping[str, str] | None = None,
     switches: Sequence[tuple[str, str]] = (),
     file_limit_bytes: int | None = None,
+    confines: Confines | None = None,
+    inherited: Sequence[int] = (),
 ) -> bytes:
     """Standard output of `git ARGUMENTS`; raises GitFailed with git's own first word on any other status than 0,
     and OSError where the disk is full.
 
-    `file_limit_bytes` is the largest file that the child may write.
+    `file_limit_bytes` is the largest file that the child may write; `confines` says that and more, and a child that
+    leaves them fails as any other.  `inherited` are descriptors that it holds open as well: with a lock among them that
+    is held, should we be killed, until what we started has ended.
     """
     command = ["git"]
     for key, value in (*_SWITCHES, *switches):
@@ -86,6 +110,11 @@ def git(
     if work_tree is not None:
         command.append(f"--work-tree={work_tree}")
     environment = child_environment() | dict(extra or {})
+    prepare = None
+    if confines is not None:
+        prepare = functools.partial(_confine, confines)
+    elif file_limit_bytes is not None:
+        prepare = functools.partial(_limit_files, file_limit_bytes)
     try:
         done = subprocess.run(
             [*command, *arguments],
@@ -94,8 +123,12 @@ def git(
             input=stdin,
             capture_output=True,
             check=False,
-            preexec_fn=None if file_limit_bytes is None else lambda: _limit_files(file_limit_bytes),
+            preexec_fn=prepare,
+            pass_fds=inherited,
+            timeout=None if confines is None else confines.wall_s,
         )
+    except subprocess.TimeoutExpired as error:
+        raise GitFailed(arguments, -9, f"fatal: it took more than {error.timeout:g} s".encode()) from error
     except FileNotFoundError as error:
         if error.filename != "git":
             raise

@@ -25,6 +25,7 @@ __all__ = ["Store"]
 _ZERO = "0" * 40
 _KEEP = "spt: being published"
 _LOCK_WAIT_S = 10.0
+_LOCK_OLD_S = 2.0  # a reference is written in milliseconds
 _UNREADABLE = {
     "extensions.objectformat": "object ids",
     "extensions.refstorage": "references",
@@ -239,6 +240,20 @@ class Store:
             self._sweep_keeps()
             self._read_references()
             yield
+
+    def sweep_locks(self, prefixes: tuple[str, ...]) -> None:
+        """Removes git's own locks of references that begin so, once they are older than any update takes.
+
+        The caller holds this repository's lock, and nobody else writes such references: what is left was a git that
+        was killed with the command that had started it.
+        """
+        if self.common is None:
+            return
+        for lock in (self.common / "refs").rglob("*.lock"):
+            if lock.relative_to(self.common).as_posix().startswith(prefixes):
+                with contextlib.suppress(FileNotFoundError):
+                    time.sleep(max(0.0, min(_LOCK_OLD_S, lock.stat().st_mtime + _LOCK_OLD_S - time.time())))
+                    lock.unlink()
 
     def _sweep_keeps(self) -> None:
         """Removes the protection that a killed process left on its pack; the lock says that none is at work."""

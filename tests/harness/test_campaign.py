@@ -247,7 +247,7 @@ def test_too_few_requests_begin_nothing(make_job, tmp_path):
 
 def test_used_up_requests_are_an_error(make_job, tmp_path, monkeypatch):
     """Prompts are never asked again: where units that did not count took too many, the campaign ends with a hint."""
-    monkeypatch.setattr("harness.campaign.HALF_REQUESTS", 1)
+    monkeypatch.setattr("harness.campaign._check_supply", lambda job, out, halves: None)
     with pytest.raises(HarnessError, match="used up"):
         time_arms(
             make_job({}, requests=60),

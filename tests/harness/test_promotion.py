@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import promotion
-from harness.promotion import Measure, Outcome, decide, next_step
+from harness.promotion import Measure, Outcome, decide, decide_demo, next_step
 from harness.units import Reading
 from tests.harness.campaigns import folded, head, timed_campaign, unit, void
 
@@ -207,3 +207,23 @@ def test_no_op_is_not_promoted(seed):
 
     assert isinstance(outcome, Outcome)
     assert outcome.answer == "decline"
+
+
+# --- the rule `demo` ---
+
+
+@given(noise=st.floats(0.0, 0.2), gain=st.floats(-0.3, 0.6))
+def test_the_demo_rule_is_three_percent_and_twice_the_noise(noise, gain):
+    """It promotes iff the mean exceeds 3 % + 2 SD of the A/A units, says its name, and asks for four units of each."""
+    calibrate = [noise, -noise, noise, -noise]
+    confirm = [Reading(gain + 0.01), Reading(gain - 0.01), Reading(gain, True), Reading(gain)]
+    assert decide_demo(calibrate[:3], []) == "calibrate"
+    assert decide_demo(calibrate, confirm[:3]) == "confirm"
+    outcome = decide_demo(calibrate, confirm)
+
+    spread = noise * (4 / 3) ** 0.5
+    assert outcome.noise == pytest.approx(spread)
+    assert outcome.threshold == pytest.approx(0.03 + 2 * spread)
+    assert (outcome.answer == "promote") == (outcome.gain > outcome.threshold)
+    assert (outcome.phase, outcome.units) == ("confirm", 4)
+    assert "rule demo" in outcome.reason and "raw ratio" in outcome.reason

@@ -216,7 +216,7 @@ def test_calibration_of_something_else_is_refused(change, match):
 def test_unknown_rule_is_refused():
     """Another rule's samples get no verdict of this one."""
     campaign, *rest = PROMOTED
-    with pytest.raises(HarnessError, match="not 'paired-0'"):
+    with pytest.raises(HarnessError, match="'paired-0'"):
         verdict.timing_verdict(folded([{**campaign, "rule": "paired-0"}, *rest]))
 
 

@@ -1,0 +1,65 @@
+"""How long a round may work: until when this process goes on, and what it has spent of wall and device time."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from spt.errors import SptError, Usage
+
+__all__ = ["Budget", "Stopped", "Waiting", "checked_minutes"]
+
+
+class Stopped(SptError):
+    """The round was told to stop, or its minutes are up; the journal says so, and `spt round resume` goes on."""
+
+
+def checked_minutes(minutes: float | None, flag: str) -> float | None:
+    """The minutes; Usage where nothing can be done in so many."""
+    if minutes is None:
+        return None
+    if not 0 < minutes < 1e7:
+        raise Usage(f"{flag} {minutes:g}: no round can be run in so many minutes", "leave it out for no limit")
+    return minutes
+
+
+class Waiting(Stopped):
+    """What another machine is to measure has not come back; the jobs lie ready for `spt round pack`."""
+
+
+class Budget:
+    """This process's minutes, the wish to stop, and a meter of device time.
+
+    stop_file: whoever makes it wants the round to stop.
+    """
+
+    def __init__(self, minutes: float | None, stop_file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.begun_s = clock()
+        self.deadline_s = None if minutes is None else self.begun_s + 60 * minutes
+        self.stop_file = stop_file
+        self.device_s = 0.0
+
+    def left_s(self) -> float:
+        """Seconds until the deadline, which there must be; never below 0."""
+        assert self.deadline_s is not None
+        return max(0.0, self.deadline_s - self._clock())
+
+    def now_s(self) -> float:
+        return self._clock()
+
+    def check(self) -> None:
+        """Raises Stopped where the round is to stop now."""
+        if self.stop_file.exists():
+            raise Stopped("the round was told to stop", "`spt round resume` goes on with it")
+        if self.deadline_s is not None and self._clock() >= self.deadline_s:
+            raise Stopped("the time is up", "`spt round resume` goes on with the round from there")
+
+    @contextlib.contextmanager
+    def device(self) -> Iterator[None]:
+        """Counts the time in the block as the device's."""
+        begun_s = self._clock()
+        try:
+            yield
+        finally:
+            self.device_s += self._clock() - begun_s

@@ -1,0 +1,92 @@
+"""What a round is started with: it stands in its journal, so that whoever resumes it needs nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spt.campaign import DEMO, RULE
+from spt.deployment import Deployment, parse
+from spt.git.objects import Oid
+from spt.round.agents import Limits
+from spt.round.direction import SystemOf
+
+__all__ = ["SIZES", "Settings", "Sizes"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is asked outside of campaigns: requests and new tokens a request."""
+
+    quick: int = 8  # of measure_quick, and forced of it
+    quick_tok: int = 128
+    exact: int = 8
+    exact_tok: int = 64
+    measured: int = 64
+    measured_tok: int = 256
+    profile: bool = True  # of a measurement: where the time of a step goes
+
+
+SIZES = {
+    RULE: Sizes(),
+    DEMO: Sizes(quick=2, quick_tok=48, exact=1, exact_tok=16, measured=2, measured_tok=32, profile=False),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A round's settings.
+
+    deployment: the words of its file; folder: where relative paths in them start.  start_commit: a commit whose system
+    tree is that of `start`.  seed: of development requests.  explore_minutes: wall time after which no new direction is
+    begun, or None.  directions: the most of one phase.  elsewhere: another machine measures.
+    """
+
+    round: str
+    deployment: Mapping[str, Any]
+    folder: str
+    stock: Oid
+    start: SystemOf
+    start_commit: Oid
+    seal: str
+    seed: int
+    agents: tuple[str, ...] = ("sweep", "memory")
+    rule: str = RULE
+    devices: tuple[str, ...] = ()
+    sandbox: bool = True
+    cost_model: bool = True
+    smoke: bool = False
+    elsewhere: bool = False
+    explore_minutes: float | None = None
+    directions: int = 16
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def sizes(self) -> Sizes:
+        return SIZES[self.rule]
+
+    def parsed(self) -> Deployment:
+        """The deployment as it was when the round was started."""
+        return parse(dict(self.deployment), f"the deployment of round '{self.round}'", Path(self.folder))
+
+    def record(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in self.__dataclass_fields__},
+            "deployment": dict(self.deployment),
+            "start": self.start.record(),
+            "agents": list(self.agents),
+            "devices": list(self.devices),
+            "limits": asdict(self.limits),
+        }
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Settings":
+        return cls(
+            **{
+                **record,
+                "start": SystemOf.of(record["start"]),
+                "agents": tuple(record["agents"]),
+                "devices": tuple(record["devices"]),
+                "limits": Limits(**record["limits"]),
+            }
+        )

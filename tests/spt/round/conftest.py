@@ -1,0 +1,37 @@
+import importlib.util
+import shutil
+
+import pytest
+
+from tests.spt.round import enclosed
+from tests.spt.round.toys import CANARY, FROM, NOOP, START, UNCHECKED, WRONG, copied, make_round_deployment
+from tests.spt.toys import spt
+
+# What agents do in a sandbox can only be seen where there is one, and the SDK's part only where it is installed.
+ENCLOSED = ["test_claude.py", "test_command.py", "test_enclosure.py", "test_session_killed.py"]
+collect_ignore = [] if enclosed.works() else [*ENCLOSED]
+if importlib.util.find_spec("claude_agent_sdk") is None:
+    collect_ignore.append("test_claude.py")
+
+
+@pytest.fixture(scope="session")
+def pristine_round(tmp_path_factory):
+    """A deployment on the fake engine with four entries, that nobody writes to."""
+    return make_round_deployment(tmp_path_factory.mktemp("round"), [CANARY, NOOP, UNCHECKED, WRONG])
+
+
+@pytest.fixture
+def repository(pristine_round, tmp_path):
+    """A deployment repository to run rounds in."""
+    yield copied(pristine_round, tmp_path / "deployment")
+    shutil.rmtree(tmp_path / "deployment")
+
+
+@pytest.fixture(scope="session")
+def ended(pristine_round, tmp_path_factory):
+    """A repository whose round `one`, by sweep and memory, has ended; nobody writes to it.  (folder, what it said)"""
+    folder = copied(pristine_round, tmp_path_factory.mktemp("ended") / "deployment")
+    agents = ("--agent", "sweep:tau", "--agent", "memory", "--tries", "3")
+    ran = spt(*START, FROM, "--name", "one", *agents, "--json", cwd=folder)
+    assert ran.out, ran.err
+    return folder, ran

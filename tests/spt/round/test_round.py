@@ -1,0 +1,188 @@
+"""`spt round` from start to end on the fake engine: what is promoted, what is not, and what is left behind."""
+
+import json
+
+import pytest
+
+from spt.git.store import Store
+from spt.round.journal import PHASES, Journal
+from spt.round.working import state_of
+from spt.verdicts import Ledger
+from tests.spt.round.toys import START, copied
+from tests.spt.toys import errors_well, git, snapshot, spt
+
+
+def outcomes(found):
+    return {each["id"]: (each["outcome"], each["end"].get("gate")) for each in found["directions"]}
+
+
+def test_what_is_faster_is_promoted_and_nothing_else(ended):
+    """Of a canary, an entry without effect, one that breaks its contract and one that says other tokens, the canary."""
+    _, ran = ended
+    assert ran.code == 0, ran.err
+    found = outcomes(ran.json)
+
+    assert found["memory-canary"] == ("promoted", None)
+    assert found["memory-noop"][0] == "declined" and found["memory-noop"][1] in ("predicted", "confirm")
+    assert found["memory-unchecked"] == ("declined", "checks")
+    assert found["memory-wrong"] == ("declined", "exact")
+    assert ran.json["outcome"] == "promoted"
+    assert list(ran.json["phases"]) == list(PHASES)
+    assert set(ran.json["phases"].values()) <= {"done", "skipped"}
+
+
+def test_every_line_of_a_demo_says_so(ended):
+    """The rule is named with every promotion; figures are raw ratios with noise beside; its final is a smoke."""
+    folder, ran = ended
+    promoted = [each for each in ran.json["directions"] if each["outcome"] == "promoted"]
+    for each in promoted:
+        assert (each["end"]["kind"], each["end"]["rule"]) == ("raw ratio", "demo")
+        assert each["end"]["noise"] is not None
+    lines = [line for line in ran.err.splitlines() if " promoted, " in line or ": confirm: " in line]
+    assert lines and all("rule demo" in line for line in lines)
+    assert "speedup" not in ran.err
+    assert ran.json["final"]["verdict"] == "smoke"
+    assert ran.json["final"]["against_stock"]["gain"] > 1
+    assert all(held.verdict["rule"] == "demo" for held in Ledger.find(folder).all())
+
+
+def test_a_round_leaves_a_branch_of_commits_one_mechanism_each(ended):
+    """Stock, a commit an entry with its trailers, and a record of tree, options and deployment on top."""
+    folder, ran = ended
+    [deployment] = [ran.json["deployment"]]
+    assert deployment["branch"] == "system/toy/1"
+    log = git(
+        folder, "log", "--reverse", "--format=%s|%(trailers:key=Spt-Entry,valueonly,separator=%x2C)", "system/toy/1"
+    )
+    _, canary, record = log.splitlines()
+    assert canary == "canary: do it|canary"
+    assert record.startswith("system/toy/1: smoke in the final of round one")
+    assert ran.json["final"]["key"] in git(folder, "log", "-1", "--format=%B", "system/toy/1")
+    assert git(folder, "rev-parse", "system/toy/1^") == ran.json["best"]["commit"]
+    assert git(folder, "rev-parse", f"{ran.json['best']['reference']}^") == ran.json["best"]["commit"]
+    assert "tau: 16" in git(folder, "show", "system/toy/1:.spt/system.yaml")
+    git(folder, "fsck", "--strict")
+    assert git(folder, "status", "--porcelain") == ""
+
+
+def test_the_deployment_that_is_written_runs_the_system(ended):
+    """`deployment.yaml` names branch and options, and reads the same from any folder."""
+    folder, ran = ended
+    from pathlib import Path
+
+    from spt.deployment import read
+
+    found = read(Path(ran.json["deployment"]["path"]))
+    assert found.system == "system/toy/1"
+    assert found.options == {name: str(value) for name, value in ran.json["best"]["options"].items()}
+    assert found.digest() == ran.json["begun"]["digest"]
+    exported = spt("export", found.system, folder.parent / "out", cwd=folder)
+    assert exported.code == 0, exported.err
+
+
+def test_an_entry_that_was_reused_is_no_discovery(ended):
+    """The memory keeps what was used; a verdict of the rule `demo` is no evidence, and nothing is residual."""
+    folder, ran = ended
+    [entry] = ran.json["entries"]
+    assert (entry["name"], entry["discovery"], entry["evidence"]) == ("canary", False, None)
+    assert ran.json["residual"] == []
+    key = next(each["end"]["timing"] for each in ran.json["directions"] if each["outcome"] == "promoted")
+    refused = spt("entry", "record", "canary", key, "--entries", folder.parent, cwd=folder)
+    assert refused.code == 2
+
+
+def test_the_journal_is_append_only_and_all_there_is(ended):
+    """One commit an event, one parent each, and the state is a fold of the events alone."""
+    folder, ran = ended
+    reference = "refs/spt/round/one"
+    counts = git(folder, "rev-list", "--parents", reference).splitlines()
+    assert len(counts) == ran.json["events"]
+    assert all(len(line.split()) == 2 for line in counts[:-1])
+    newest = git(folder, "show", f"{reference}:events.jsonl").splitlines()
+    for back in (1, 10):
+        assert git(folder, "show", f"{reference}~{back}:events.jsonl").splitlines() == newest[:-back]
+    assert git(folder, "log", "-1", "--format=%(trailers:key=Spt-Seq,valueonly)", reference) == str(len(newest) - 1)
+    status = spt("round", "status", "one", "--json", cwd=folder)
+    assert {key: value for key, value in status.json.items() if key != "at_work"} == ran.json
+
+
+def test_what_a_round_did_can_be_read(ended):
+    """`list`, `status`, `watch` and `review` say it in words; an ended round is not worked on again."""
+    folder, ran = ended
+    assert "one" in spt("round", "list", cwd=folder).out
+    shown = spt("round", "status", cwd=folder)
+    assert "memory-canary" in shown.out and "final: smoke" in shown.out
+    watched = spt("round", "watch", "one", cwd=folder)
+    assert len(watched.out.splitlines()) == ran.json["events"]
+    reviewed = spt("round", "review", "one", cwd=folder)
+    assert "canary: do it" in reviewed.out and "confirm: passes" in reviewed.out
+    again = spt("round", "resume", "one", "--json", cwd=folder)
+    assert (again.code, again.json) == (0, ran.json)
+
+
+def test_the_next_round_starts_from_the_system_of_the_last(ended, tmp_path):
+    """It needs no word for that; entries that are in the system are not proposed again."""
+    folder = copied(ended[0], tmp_path / "deployment")
+    ran = spt(*START, "--agent", "memory", "--max-minutes", "0.0001", cwd=folder)
+    assert (ran.code, "the time is up" in ran.err) == (1, True)
+    journal = Journal.open(Store.find(folder), "toy-1")
+    state = state_of(journal)
+    assert state.begun["start"]["tree"] == ended[1].json["best"]["tree"]
+    assert state.begun["start"]["options"] == ended[1].json["best"]["options"]
+    assert state.stopped == "the time is up"
+    ran = spt("round", "resume", "--json", cwd=folder)
+    assert "memory-canary" not in outcomes(ran.json)
+    assert (ran.code, ran.json["outcome"]) == (1, "nothing promoted")
+
+
+BAD = [
+    (["--max-minutes", "0"], 2, "--max-minutes 0: no round"),
+    (["--explore-minutes", "-1"], 2, "--explore-minutes -1"),
+    (["--agent", "nobody"], 2, "no agent is called 'nobody'"),
+    (["--agent", "memory:nothing"], 4, "there is no entry 'nothing'"),
+    (["--rule", "mine"], 2, "--rule 'mine'"),
+    (["--name", "NO"], 2, "'NO' cannot be a name"),
+    (["--deployment", "none.yaml"], 4, "'none.yaml'"),
+    (["nothing-so"], 4, "nothing-so"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), BAD)
+def test_a_wrong_word_changes_nothing(repository, words, code, said):
+    """It is named in one line before anything is written."""
+    before = snapshot(repository)
+    assert errors_well(spt(*START, *words, cwd=repository), code, said)
+    assert snapshot(repository) == before
+
+
+def test_a_round_without_a_drafter_needs_no_cost_model(repository):
+    """Where nothing can be measured the error names the flag that goes without."""
+    words = [word for word in START if word != "--no-cost-model"]
+    ran = spt(*words, cwd=repository)
+    assert errors_well(ran, 4, "no drafter")
+    assert "--no-cost-model" in ran.err
+
+
+def test_a_round_needs_a_repository_and_a_round(repository, tmp_path):
+    """Outside of one, and where no round is, the error says what makes one."""
+    assert errors_well(spt("round", "status", cwd=repository), 4, "there is no round here")
+    assert errors_well(spt("round", "resume", "gone", cwd=repository), 4, "no round is called 'gone'")
+    (tmp_path / "nowhere").mkdir()
+    assert errors_well(spt("round", "list", cwd=tmp_path / "nowhere"), 2, "git repository")
+
+
+def test_a_dirty_repository_is_named(repository):
+    """A round from HEAD is one of what is committed."""
+    (repository / "stock/engine.py").write_text("# changed\n")
+    before = snapshot(repository)
+    assert errors_well(spt(*START, "HEAD", cwd=repository), 2, "'stock/engine.py' is not committed")
+    assert snapshot(repository) == before
+
+
+def test_settings_survive_the_journal(ended):
+    """What a round was started with is what whoever resumes it reads."""
+    from spt.round.settings import Settings
+
+    settings = Journal.open(Store.find(ended[0]), "one").settings()
+    assert Settings.of(settings).record() == settings
+    assert json.loads(git(ended[0], "show", "refs/spt/round/one:round.yaml")) == settings
