@@ -8,7 +8,7 @@ from tests.spt.round.toys import CANARY, FROM, NOOP, START, UNCHECKED, WRONG, co
 from tests.spt.toys import spt
 
 # What agents do in a sandbox can only be seen where there is one, and the SDK's part only where it is installed.
-ENCLOSED = ["test_claude.py", "test_command.py", "test_enclosure.py", "test_session_killed.py"]
+ENCLOSED = [f"test_{name}.py" for name in ("claude", "command", "enclosed_round", "enclosure", "session_killed")]
 collect_ignore = [] if enclosed.works() else [*ENCLOSED]
 if importlib.util.find_spec("claude_agent_sdk") is None:
     collect_ignore.append("test_claude.py")
