@@ -68,6 +68,12 @@ def _measure(chosen: argparse.Namespace) -> None:
     _emit({"event": "end", "measurement": summary} if chosen.stream else summary)
 
 
+def _batch(chosen: argparse.Namespace) -> None:
+    from harness.batch import batch, refuse_left
+
+    refuse_left(batch(chosen.folder.absolute(), chosen.max_minutes, _emit))
+
+
 def _prepare(chosen: argparse.Namespace) -> None:
     from harness.prepared import prepare
 
@@ -303,6 +309,10 @@ def _parser() -> argparse.ArgumentParser:
     _measuring_words(option, "samples.jsonl")
     _sandbox_word(option)
     _devices_word(option)
+
+    option = command("batch", _batch, "run the jobs that were sent together, one after the other")
+    option("folder", type=Path, metavar="DIR", help="where batch.json and the jobs lie")
+    option("--max-minutes", type=float, metavar="M", help="stop then; the same command goes on")
 
     option = command("verdict", _verdict, "what samples say, as one line of JSON")
     option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")

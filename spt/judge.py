@@ -33,7 +33,22 @@ from spt.pack import TIMED
 from spt.served import refuse_forcing, refuse_timing
 from spt.verdicts import now, read_samples
 
-__all__ = ["COMMANDS", "Limits", "force_quickly", "force_system", "make_job", "time_systems", "timed_samples"]
+__all__ = [
+    "CALIBRATE",
+    "COMMANDS",
+    "FORCE",
+    "TIME",
+    "Limits",
+    "calibration_requests",
+    "force_quickly",
+    "force_requests",
+    "force_system",
+    "make_job",
+    "of_stock",
+    "time_requests",
+    "time_systems",
+    "timed_samples",
+]
 
 TIME = Kind("time", "screen")
 FORCE = Kind("force", "force", "-force")
@@ -150,7 +165,7 @@ def make_job(plan: Plan, command: str, file: Path | None, devices: int, to: Path
         CALIBRATE: lambda: calibration_requests(plan, file),
     }
     said = None if timed is None else read_samples(timed)
-    chosen, asked = _of_stock(plan) if kind is CALIBRATE else plan, wanted[kind]()
+    chosen, asked = of_stock(plan) if kind is CALIBRATE else plan, wanted[kind]()
 
     def make(part: Path) -> None:
         make_folder(chosen, kind, part, asked)
@@ -182,7 +197,8 @@ def calibration_requests(plan: Plan, file: Path | None) -> Requests:
     return Requests(file, "development", sessions, sessions=True, singles=round(sessions * said_tok / SINGLE_TOK))
 
 
-def _of_stock(plan: Plan) -> Plan:
+def of_stock(plan: Plan) -> Plan:
+    """The plan of stock against itself."""
     return replace(plan, arms=dict.fromkeys(("a", "b", "stock"), plan.arms["stock"]))
 
 
@@ -233,7 +249,7 @@ def _end(plan: Plan, what: str, key: str, folder: Path, reference: Path | None =
 
 def _calibrated(plan: Plan, limits: Limits, emit: Emit) -> Path:
     """The samples of stock's calibration for this deployment, stock, card and harness, measured now or before."""
-    own = replace(_of_stock(plan), seed=None)
+    own = replace(of_stock(plan), seed=None)
     key = key_of(own, CALIBRATE)
     done = CALIBRATE.folder(plan.ledger, key) / "calibration.json"
     if not done.is_file():

@@ -19,12 +19,13 @@ from typing import Any, NoReturn
 from spt.errors import Conflict, Missing, Usage
 from spt.formats import check, read_json
 
-__all__ = ["TIMED", "load_job", "pack", "unpack"]
+__all__ = ["ENDED", "TIMED", "load_job", "pack", "unpack"]
 
 JOB, SAMPLES = "job.json", "out/samples.jsonl"
 TIMED = "timed.jsonl"  # beside a job of forcing: what was timed
 LATTICES = "out/lattices"
 SUMMARY = "out/measurement.json"  # of a measurement that is finished
+ENDED, ANSWERS = "out/ended.json", "out/answers.jsonl"  # of a batch: how a job ended, and what came of a run
 _MEASURED = re.compile(r"out/(answers\.jsonl|steps\.jsonl|profile\.jsonl|lattices/[0-9]+(\.[0-9]+)?\.lattice)")
 _PACK = "`spt job pack`, where it was measured, writes it again"
 MAX_FILES = 20_000
@@ -104,8 +105,11 @@ def pack(path: Path, out: Path, *, samples: bool = False) -> None:
 
 
 def _results(folder: Path) -> list[str]:
-    """Samples, and the files of a measurement that is finished, the summary last."""
+    """Samples, and the files of a measurement that is finished, the summary last; of a batch, how the job ended."""
     found = [SAMPLES] if (folder / SAMPLES).is_file() else []
+    if (folder / ENDED).is_file():
+        is_run = (folder / ANSWERS).is_file() and not (folder / SUMMARY).is_file()
+        found += [*([ANSWERS] if is_run else []), ENDED]
     if (folder / SUMMARY).is_file():
         inside = (file.relative_to(folder).as_posix() for file in sorted((folder / "out").rglob("*")))
         found += [*(name for name in inside if _MEASURED.fullmatch(name)), SUMMARY]
@@ -208,7 +212,7 @@ def unpack(path: Path, to: Path, changes: dict[str, Any]) -> Path:
 def _check_came(part: Path, job: dict[str, Any], path: Path) -> None:
     """Usage where what a tar holds of a measurement is not a whole one of its job."""
     measured = [name for name in _inner(part) if _MEASURED.fullmatch(name)]
-    if measured and not (part / SUMMARY).exists():
+    if measured and not (part / SUMMARY).exists() and not (measured == [ANSWERS] and (part / ENDED).exists()):
         raise Usage(f"'{path}' holds '{measured[0]}' of a measurement that is not finished", _PACK)
     _check_measurement(part, job, f"'{path}'", _PACK)
 
@@ -285,7 +289,7 @@ def _refuse_stray(path: Path, folder: Path) -> None:
     rooms = {JOB, TIMED, job["requests"], "out", *(arm["dir"] for arm in job["arms"].values())}
     for file in _files(folder):
         inside = file.relative_to(folder).as_posix()
-        is_result = inside in (SAMPLES, SUMMARY) or _MEASURED.fullmatch(inside)
+        is_result = inside in (SAMPLES, SUMMARY, ENDED) or _MEASURED.fullmatch(inside)
         if inside.split("/")[0] not in rooms or (inside.startswith("out/") and not is_result):
             raise Usage(f"'{path}' holds '{inside}', which is no part of its job")
 

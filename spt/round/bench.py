@@ -26,9 +26,9 @@ from spt.verdicts import Held, Ledger
 __all__ = ["Bench", "room_of"]
 
 Value = TypeVar("Value")
-# What the harness says while that of a killed round has not yet seen that nobody listens.
+# What the harness says while another has the device, or that of a killed round has not seen that nobody listens.
 _BUSY = ("another judge measures", "is writing")
-_BUSY_S, _POLL_S = 60.0, 0.2
+_POLL_S = 0.2
 
 
 def room_of(store: Store, round_: str) -> Path:
@@ -97,6 +97,10 @@ class Bench:
         runs = Runs(self.room / "runs", self.deployment, self.device, self.settings.sandbox)
         return self._judged(lambda: runs.answers(arm, asked, self._emit))
 
+    def both_answers(self, one: SystemOf, other: SystemOf, asked: Asked) -> tuple[list[Any], list[Any]]:
+        """The answers of two systems to the same requests."""
+        return self.answers(one, asked), self.answers(other, asked)
+
     def timed(self, a: SystemOf, b: SystemOf) -> dict[str, Any]:
         """The timing verdict on `a` against `b`, old or new."""
         plan = self.plan(a, b)
@@ -155,8 +159,8 @@ class Bench:
         self.budget.check()
 
     def _judged(self, ask: Callable[[], Value]) -> Value:
-        """Asks on the device, and waits for the harness of a killed round to see that nobody listens."""
-        waited_until_s = time.monotonic() + _BUSY_S
+        """Asks on the device, and waits while another has it: that says nothing of any candidate."""
+        waits = False
         while True:
             self.budget.check()
             try:
@@ -164,8 +168,11 @@ class Bench:
                     return ask()
             except HarnessFailed as error:
                 self.budget.check()  # the harness ends by the clock as well, and in its own words
-                if not any(words in error.message for words in _BUSY) or time.monotonic() > waited_until_s:
+                if not any(words in error.message for words in _BUSY):
                     raise
+                if not waits:
+                    self.emit({"event": "waits", "reason": error.message})
+                waits = True
             time.sleep(_POLL_S)
 
     @contextmanager

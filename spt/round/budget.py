@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spt.errors import SptError, Usage
 
-__all__ = ["Budget", "Stopped", "checked_minutes"]
+__all__ = ["Budget", "Stopped", "Waiting", "checked_minutes"]
 
 
 class Stopped(SptError):
@@ -21,6 +21,10 @@ def checked_minutes(minutes: float | None, flag: str) -> float | None:
     if not 0 < minutes < 1e7:
         raise Usage(f"{flag} {minutes:g}: no round can be run in so many minutes", "leave it out for no limit")
     return minutes
+
+
+class Waiting(Stopped):
+    """What another machine is to measure has not come back; the jobs lie ready for `spt round pack`."""
 
 
 class Budget:

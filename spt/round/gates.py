@@ -3,7 +3,7 @@
 What is cheap comes first, and only the judge's timing and forcing promote; the others can only decline.
 """
 
-import importlib
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ from spt.gains import LEAST_GAIN
 from spt.git.tree import compare
 from spt.job import HarnessFailed
 from spt.round.bench import Bench
+from spt.round.budget import Waiting
 from spt.round.direction import Candidate, Direction, Figure, SystemOf, Verdict
 from spt.round.runs import Asked
+from spt.round.scope import check_scope
 from spt.verdicts import NO
 
 __all__ = ["GATES", "Subject", "compare_answers", "default", "exact", "quick", "scope", "timing"]
@@ -60,8 +62,7 @@ def scope(subject: Subject) -> Verdict:
         return Verdict("scope", False, error.message)
     if subject.trusted:
         return Verdict("scope", True, "composed in the controller, of entries and declared options")
-    check_scope = importlib.import_module("spt.round.scope").check_scope
-    reasons: list[str] = check_scope(objects, subject.base.tree, subject.system.tree)
+    reasons = check_scope(objects, subject.base.tree, subject.system.tree)
     if reasons:
         return Verdict("scope", False, "; ".join(reasons[:3]))
     rows = compare(objects, subject.base.tree, subject.system.tree).rows
@@ -99,7 +100,12 @@ def exact(subject: Subject) -> Verdict:
 def _exactly(subject: Subject, gate: str, system: SystemOf, *, digests: bool) -> Verdict:
     sizes, seed = subject.bench.settings.sizes, subject.bench.settings.seed
     asked = Asked(sizes.exact, seed, sizes.exact_tok, exact=True)
-    stock = subject.bench.answers(subject.bench.stock, asked)
+    try:
+        stock = subject.bench.answers(subject.bench.stock, asked)
+    except Waiting:
+        with contextlib.suppress(Waiting, HarnessFailed):
+            subject.bench.answers(system, asked)  # so that both are carried together
+        raise
     try:
         said = subject.bench.answers(system, asked)
     except HarnessFailed as error:
@@ -159,7 +165,7 @@ def quick(bench: Bench, system: SystemOf, base: SystemOf) -> dict[str, Any]:
     answers with equal ids; requests}
     """
     asked = Asked(bench.settings.sizes.quick, bench.settings.seed, bench.settings.sizes.quick_tok)
-    before, after = bench.answers(base, asked), bench.answers(system, asked)
+    before, after = bench.both_answers(base, system, asked)
     (base_s, base_tau), (own_s, own_tau) = _pace(before), _pace(after)
     ids = {(answer["request"], answer["turn"]): answer["ids"] for answer in before}
     same = sum(ids.get((answer["request"], answer["turn"])) == answer["ids"] for answer in after)

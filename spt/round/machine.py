@@ -4,8 +4,9 @@ A step is journaled when it is done, with the references that it moved; a step t
 judge's own campaigns go on by themselves, by their keys.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from spt.campaign import DEMO
@@ -14,7 +15,7 @@ from spt.git.objects import GITLINK, Oid, Person
 from spt.round.agents import Agent, Task, Workshop, make_agent
 from spt.round.bench import Bench
 from spt.round.best import mechanism_commit, record_commit
-from spt.round.budget import Stopped
+from spt.round.budget import Stopped, Waiting
 from spt.round.direction import Candidate, Declined, Direction, Figure, SystemOf, Verdict
 from spt.round.distilling import Distilled, distil, residual_of
 from spt.round.gates import GATES, Subject, timing
@@ -268,7 +269,7 @@ class Machine:
             if spoken & set(names) == set(names):
                 continue
             self.bench.budget.check()
-            for verdict in ask(subject):
+            for verdict in self._asked(ask, subject):
                 if verdict.gate in spoken:
                     continue
                 self.journal.append(phase, "gate", verdict.record(), course.direction.id)
@@ -276,6 +277,16 @@ class Machine:
                 if not verdict.passed:
                     return False
         return True
+
+    def _asked(self, ask: Callable[[Subject], Iterator[Verdict]], subject: Subject) -> Iterator[Verdict]:
+        """A gate's verdicts; where it waits for another machine, all that later gates will ask is asked for as well."""
+        try:
+            yield from ask(subject)
+        except Waiting:
+            for _, later in GATES:
+                with contextlib.suppress(Waiting):
+                    list(later(subject))
+            raise
 
     def _checks(self, course: Course) -> tuple[str, ...]:
         """The commands of the contracts that the candidate brings: of entries by their cards, else by their files."""

@@ -51,7 +51,7 @@ class Runs:
         name = hashlib.sha256(canonical({"system": arm.system, "asked": vars(asked)}).encode()).hexdigest()
         folder = self.folder / name[:_ROOM]
         if not (folder / "done").is_file():
-            appear(folder, lambda part: self._make(part, deployment, arm, asked))
+            appear(folder, lambda part: self.make(part, arm, asked))
             words = [
                 "run",
                 "--stream",
@@ -69,7 +69,9 @@ class Runs:
         # In other types two numbers of rows may round apart, which says nothing about a system.
         return replace(self.deployment, mode="exact", dtype="float32") if asked.exact else self.deployment
 
-    def _make(self, folder: Path, deployment: Deployment, arm: Arm, asked: Asked) -> None:
+    def make(self, folder: Path, arm: Arm, asked: Asked) -> None:
+        """Makes the folder of a run: requests, files of the system, job."""
+        deployment = self._deployment(asked)
         folder.mkdir()
         write_development(deployment, asked.count, asked.seed, folder / "requests.jsonl")
         record: Mapping[str, Any] = {

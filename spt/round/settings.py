@@ -39,7 +39,7 @@ class Settings:
 
     deployment: the words of its file; folder: where relative paths in them start.  start_commit: a commit whose system
     tree is that of `start`.  seed: of development requests.  explore_minutes: wall time after which no new direction is
-    begun, or None.  directions: the most of one phase.
+    begun, or None.  directions: the most of one phase.  elsewhere: another machine measures.
     """
 
     round: str
@@ -56,6 +56,7 @@ class Settings:
     sandbox: bool = True
     cost_model: bool = True
     smoke: bool = False
+    elsewhere: bool = False
     explore_minutes: float | None = None
     directions: int = 16
     limits: Limits = field(default_factory=Limits)

@@ -43,6 +43,7 @@ class Wanted:
     devices: tuple[str, ...] = ()
     sandbox: bool = True
     cost_model: bool = True
+    elsewhere: bool = False
     explore_minutes: float | None = None
     directions: int = 16
     limits: Limits = field(default_factory=Limits)
@@ -79,6 +80,7 @@ def start(path: Path, wanted: Wanted) -> Journal:
         sandbox=wanted.sandbox,
         cost_model=wanted.cost_model,
         smoke=wanted.rule == DEMO,
+        elsewhere=wanted.elsewhere,
         explore_minutes=wanted.explore_minutes,
         directions=wanted.directions,
         limits=wanted.limits,

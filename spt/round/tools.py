@@ -7,6 +7,7 @@ from spt.errors import SptError
 from spt.round import gates
 from spt.round.agents import Limits, Spent
 from spt.round.bench import Bench
+from spt.round.budget import Stopped
 from spt.round.direction import Candidate, Direction
 from spt.round.journal import Journal, rounds
 
@@ -42,6 +43,8 @@ class DirectionTools:
         try:
             self.bench.arm(candidate.system)  # options that nobody declared
             return gates.quick(self.bench, candidate.system, self.direction.base)
+        except Stopped:
+            raise
         except SptError as error:
             self.bench.budget.check()
             return {"refused": error.message[:MOST_TEXT]}

@@ -12,6 +12,7 @@ from spt.errors import Unsupported
 from spt.git.store import Store
 from spt.round.bench import Bench, room_of
 from spt.round.budget import Budget
+from spt.round.far import FarBench
 from spt.round.journal import BEST, TRY, Journal
 from spt.round.machine import Machine, Say
 from spt.round.settings import Settings
@@ -40,7 +41,8 @@ def work(journal: Journal, minutes: float | None, emit: Emit, say: Say) -> State
             return state
         if state.phases:
             journal.append(state.phase, "resumed", {})
-        bench = Bench(store, settings, Budget(minutes, room / _STOP), emit)
+        kind = FarBench if settings.elsewhere else Bench
+        bench = kind(store, settings, Budget(minutes, room / _STOP), emit)
         return Machine(journal, bench, say).run()
 
 

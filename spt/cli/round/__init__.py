@@ -12,6 +12,8 @@ COMMANDS = {
     "stop": ("spt.cli.round.stop:stop", "Let a round stop after what it is at"),
     "list": ("spt.cli.round.list:list_", "List the rounds of this repository"),
     "checkout": ("spt.cli.round.checkout:checkout", "Open a round's best, or a direction's work, in a worktree"),
+    "pack": ("spt.cli.round.pack:pack", "Put the jobs that a round waits for into one tar, for another machine"),
+    "unpack": ("spt.cli.round.unpack:unpack", "Take such jobs out of a tar, or the samples that came back"),
     "review": ("spt.cli.round.review:review", "Show what a round made: commits, what they change, verdicts"),
 }
 

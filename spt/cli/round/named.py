@@ -8,7 +8,7 @@ import click
 if TYPE_CHECKING:
     from spt.round.journal import Journal
 
-__all__ = ["named_round", "round_argument"]
+__all__ = ["jobs_folder", "named_round", "round_argument"]
 
 round_argument = click.argument("name", required=False)
 
@@ -28,3 +28,25 @@ def named_round(name: str | None) -> "Journal":
         raise Missing("there is no round here", "`spt round start` begins one")
     open_ = [journal for journal in journals if state_of(journal).outcome is None]
     return max(open_ or journals, key=lambda journal: journal.events()[-1].date)
+
+
+def jobs_folder(word: str, *, new: bool = False) -> Path:
+    """The folder of jobs that a word means: that of a round here, or a folder of its own where there is no git.
+
+    new: a word that is neither names a folder that is to be made.
+    """
+    from spt.errors import SptError
+    from spt.round.pack import BATCH
+
+    if (Path(word) / BATCH).is_file() or Path(word).is_absolute() or "/" in word:
+        return Path(word).absolute()
+    try:
+        from spt.round.bench import room_of
+        from spt.round.far import jobs_of
+
+        journal = named_round(word)
+    except (SptError, ImportError):
+        if new:
+            return Path(word).absolute()
+        raise
+    return jobs_of(room_of(journal.store, journal.round))

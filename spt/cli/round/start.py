@@ -22,6 +22,7 @@ from spt.cli.names import complete_entries
 @click.option("--usd", type=click.FloatRange(min=0), metavar="D", help="Of a model, each direction.")
 @click.option("--no-cost-model", is_flag=True, help="Neither measure nor plan by the ceiling.")
 @click.option("--devices", metavar="D[,D]", help="cpu, cuda or cuda:N; two are exchanged within a unit of timing.")
+@click.option("--elsewhere", is_flag=True, help="Another machine measures: `spt round pack` carries the jobs.")
 @click.option("--no-sandbox", is_flag=True, help="For trusted code alone: on main, in stock or in an entry.")
 @click.option("--json", "as_json", is_flag=True, help="Print how it ended as JSON on standard output.")
 def start(
@@ -39,6 +40,7 @@ def start(
     usd: float | None,
     no_cost_model: bool,
     devices: str | None,
+    elsewhere: bool,
     no_sandbox: bool,
     as_json: bool,
 ) -> None:
@@ -81,6 +83,7 @@ def start(
         devices=chosen_devices(devices, 2) if devices is not None else (),
         sandbox=not no_sandbox,
         cost_model=not no_cost_model,
+        elsewhere=elsewhere,
         explore_minutes=explore_minutes,
         directions=directions,
         limits=Limits(None if agent_minutes is None else 60 * agent_minutes, turns, usd, tries),

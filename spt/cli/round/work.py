@@ -1,6 +1,6 @@
 """What `spt round start` and `resume` share: the work itself, and how its end is told."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spt.round.journal import Journal
@@ -20,7 +20,14 @@ def go_on(journal: "Journal", minutes: float | None, as_json: bool) -> None:
     from spt.round.working import work
 
     with ended_by_exception(), Progress() as progress:
-        state = work(journal, minutes, progress, say)
+
+        def show(event: dict[str, Any]) -> None:
+            if event["event"] == "waits":
+                say(f"waits: {event['reason']}")
+            else:
+                progress(event)
+
+        state = work(journal, minutes, show, say)
     if as_json:
         print_json(told(journal, state))
     else:

@@ -11,13 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spt.errors import Usage
+from spt.round.budget import Waiting
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
 
 if TYPE_CHECKING:
     from spt.deployment import Deployment
     from spt.git.objects import Oid
 
-__all__ = ["AGENTS", "Agent", "Limits", "Spent", "Task", "Tools", "Workshop", "make_agent", "refuse_agent"]
+__all__ = [
+    "AGENTS",
+    "Agent",
+    "Limits",
+    "Spent",
+    "Task",
+    "Tools",
+    "Workshop",
+    "make_agent",
+    "measure_all",
+    "refuse_agent",
+]
 
 # name: "module:function" with (argument after the colon of the user's word, workshop) -> Agent
 AGENTS = {
@@ -133,6 +145,19 @@ class Agent(Protocol):
 
     def revise(self, direction: Direction, verdict: Verdict, tools: Tools) -> Candidate | Declined:
         """Another candidate after a gate said no, or Declined to leave it at that."""
+
+
+def measure_all(tools: Tools, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    """`measure_quick` of several candidates; where another machine measures, all of them are asked for together."""
+    found, waiting = [], None
+    for candidate in candidates:
+        try:
+            found.append(tools.measure_quick(tools.offer(candidate)))
+        except Waiting as error:
+            waiting = error
+    if waiting is not None:
+        raise waiting
+    return found
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from spt.errors import SptError
 from spt.git.objects import Oid
 from spt.git.store import Store
 from spt.memory import Memory
-from spt.round.agents import Task, Tools, Workshop
+from spt.round.agents import Task, Tools, Workshop, measure_all
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
 from spt.system import Value, check_options, options_of, system_tree
 
@@ -94,8 +94,10 @@ class MemoryAgent:
             return Declined("no variant of its card has options that this system takes")
         if len(found) == 1:
             return found[0]
-        tried = [(tools.measure_quick(tools.offer(candidate)), candidate) for candidate in found]
-        told = [(answer["ratio"], candidate) for answer, candidate in tried if "ratio" in answer]
+        tried = measure_all(tools, found)
+        told = [
+            (answer["ratio"], candidate) for answer, candidate in zip(tried, found, strict=True) if "ratio" in answer
+        ]
         return max(told, key=lambda each: each[0])[1] if told else found[0]
 
     def _publish(self, memory: Memory, direction: Direction, commit: Oid) -> None:

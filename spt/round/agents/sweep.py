@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from spt.errors import Usage
 from spt.git.store import Store
-from spt.round.agents import Task, Tools, Workshop
+from spt.round.agents import Task, Tools, Workshop, measure_all
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
 from spt.system import Option, Value, options_of
 
@@ -63,11 +63,11 @@ class Sweep:
         best: tuple[float, Candidate] | None = None
         values, tried, failed = dict(direction.base.options), 0, ""
         for name, option in declared.items():
-            for value in neighbours(option, values.get(name, option.default)):
-                candidate = _candidate(direction, declared, {**values, name: value})
-                answer = tools.measure_quick(tools.offer(candidate))
+            near = neighbours(option, values.get(name, option.default))
+            candidates = [_candidate(direction, declared, {**values, name: value}) for value in near]
+            for answer, candidate in zip(measure_all(tools, candidates), candidates, strict=True):
                 if "refused" in answer:
-                    failed = str(answer["refused"])
+                    failed = failed or str(answer["refused"])
                     continue
                 tried += 1
                 if answer["ratio"] > (best[0] if best else 1.0):

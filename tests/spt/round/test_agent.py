@@ -1,0 +1,54 @@
+"""A round whose agent writes a patch of its own in a sandbox: what is promoted is one commit, and becomes an entry."""
+
+from tests.spt.round.toys import FROM, SLOW, START, make_round_deployment
+from tests.spt.toys import git, spt
+
+# Its first candidate edits what speaks with the judge; told so, it takes that back.
+SCRIPT = """
+import json, os, subprocess, sys
+def tool(*words):
+    return json.loads(subprocess.run(["tool", *words], capture_output=True, check=True).stdout)
+if sys.argv[-1] == "propose":
+    if "phase explore" in open("/spt/task.md").read():
+        print(tool("direction", "title=Longer steps", "hypothesis=A step that says more is a step saved."))
+    sys.exit()
+os.chdir("/spt/room/tree")
+if sys.argv[-1] == "implement":
+    open("kernels/longer.py", "w").write("# says more a step\\n")
+    open("stock/worker.py", "a").write("# mine\\n")
+else:
+    assert "scope" in open("/spt/task.md").read()
+    subprocess.run(["git", "checkout", "-q", "HEAD~1", "--", "stock/worker.py"], check=True)
+subprocess.run(["git", "add", "-A"], check=True)
+subprocess.run(["git", "commit", "-qm", sys.argv[-1] + "\\n\\nSpt-Option: tau=16"], check=True)
+"""
+
+
+def test_a_patch_goes_through_the_gates_and_becomes_an_entry(tmp_path):
+    """Declined by scope, revised, promoted: one commit in the series with its trailers, one entry that recomposes."""
+    folder = make_round_deployment(tmp_path, [])
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ran = spt(*START, FROM, "--name", "hand", "--agent", f"scripted:{script}", "--json", cwd=folder)
+    assert ran.code == 0, ran.err + ran.out
+    [course] = ran.json["directions"]
+
+    assert (course["id"], course["outcome"], course["candidates"]) == ("scripted-1", "promoted", 2)
+    said = git(folder, "show", "refs/spt/round/hand:events.jsonl")
+    assert "stock/worker.py" in said
+    assert ran.json["best"]["options"] == {**SLOW, "tau": 16}
+    code = ran.json["best"]["commit"]
+    assert git(folder, "log", "-1", "--format=%s", code) == "Longer steps"
+    trailers = "%(trailers:key=Spt-Round,valueonly)%(trailers:key=Spt-Direction,valueonly)"
+    assert git(folder, "log", "-1", f"--format={trailers}", code).split() == ["hand", "scripted-1"]
+    assert git(folder, "diff", "--name-status", f"{code}^", code) == "A\tkernels/longer.py"
+    assert git(folder, "rev-parse", f"{code}^") == git(folder, "rev-parse", "refs/spt/stock/current")
+
+    [entry] = ran.json["entries"]
+    assert (entry["name"], entry["discovery"], entry["promoted"]) == ("scripted-1", True, "scripted-1")
+    assert ran.json["residual"] == []
+    verified = spt("entry", "verify", "scripted-1", cwd=folder)
+    assert verified.code == 0, verified.out + verified.err
+    reviewed = spt("round", "review", "hand", cwd=folder)
+    assert "as the agent wrote it" in reviewed.out and "kernels/longer.py" in reviewed.out
+    git(folder, "fsck", "--strict")

@@ -1,0 +1,95 @@
+"""A round whose judge is another machine: jobs go there in one tar, samples come back, verdicts are made here."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spt.round.toys import CANARY, FROM, START, make_round_deployment
+from tests.spt.toys import errors_well, git, snapshot, spt
+
+ROOT = Path(__file__).parents[3]
+BEGIN = [*START, FROM, "--name", "far", "--elsewhere", "--agent", "memory:canary"]
+
+
+def far(folder, *arguments):
+    """A command on the other machine: its own folder, no repository, and neither git nor pygit2."""
+    (folder / "none").mkdir(exist_ok=True)
+    (folder / "none/pygit2.py").write_text("raise ImportError('there is no git here')\n")
+    (folder / "none/git").write_text("#!/bin/sh\nexit 99\n")
+    (folder / "none/git").chmod(0o755)
+    environment = {
+        "PATH": f"{folder / 'none'}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{folder / 'none'}:{ROOT}",
+        "LC_ALL": "C.UTF-8",
+        "SPT_LOCKS": os.environ["SPT_LOCKS"],
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-s", "-m", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory):
+    """A round that was carried to and fro until it ended: (repository, how it ended, jobs a trip)."""
+    folder = make_round_deployment(tmp_path_factory.mktemp("far"), [CANARY])
+    there = tmp_path_factory.mktemp("there")
+    ran, trips = spt(*BEGIN, cwd=folder), []
+    while "waits for what another machine measures" in ran.err:
+        assert len(trips) < 6, trips
+        packed = spt("round", "pack", "far", "-o", there / "out.tar", cwd=folder)
+        assert packed.code == 0, packed.err
+        far(there, "spt", "round", "unpack", "out.tar", "work")
+        trips.append([event["name"].partition("-")[0] for event in far(there, "harness", "batch", "work")])
+        far(there, "spt", "round", "pack", "work", "--samples", "-o", "back.tar")
+        assert spt("round", "unpack", there / "back.tar", "far", cwd=folder).code == 0
+        ran = spt("round", "resume", "far", "--json", cwd=folder)
+    return folder, ran, trips
+
+
+def test_a_round_is_carried_to_a_machine_without_git_and_back(carried):
+    """It ends as one that was measured at home; one trip is for the candidate, one for the final."""
+    folder, ran, trips = carried
+    assert ran.code == 0, ran.err
+    assert ran.json["outcome"] == "promoted"
+    assert ran.json["final"]["verdict"] == "smoke"
+    assert trips[0] == ["run", "run", "run", "calibrate", "development", "run", "run", "time", "force"]
+    assert trips[1:] == [["final"]]
+    git(folder, "fsck", "--strict")
+
+
+def test_verdicts_of_samples_from_elsewhere_are_in_the_ledger(carried):
+    """What the judge there measured is judged here, and named by the journal."""
+    from spt.verdicts import Ledger
+
+    folder, ran, _ = carried
+    keys = {held.key for held in Ledger.find(folder).all()}
+    [course] = ran.json["directions"]
+    assert {course["end"]["timing"], course["end"]["forcing"], ran.json["final"]["key"]} <= keys
+
+
+def test_what_is_no_jobs_of_a_round_is_refused(carried, tmp_path):
+    """A tar of something else, a round that waits for nothing, and one that measures at home."""
+    import tarfile
+
+    folder, _, _ = carried
+    before = snapshot(folder)
+    with tarfile.open(tmp_path / "other.tar", "w") as tar:
+        tar.add(__file__, "sub/file.py")
+    assert errors_well(spt("round", "unpack", tmp_path / "other.tar", "far", cwd=folder), 2, "no job of a round")
+    with tarfile.open(tmp_path / "empty.tar", "w"):
+        pass
+    assert errors_well(spt("round", "unpack", tmp_path / "empty.tar", "far", cwd=folder), 2, "no batch")
+    assert errors_well(spt("round", "pack", "far", "-o", tmp_path / "x.tar", cwd=folder), 4, "nothing to carry")
+    assert errors_well(spt("round", "pack", "gone", "-o", tmp_path / "x.tar", cwd=folder), 4, "no round is called")
+    assert snapshot(folder) == before
