@@ -7,7 +7,7 @@ last ones are.  What came with the first tokens belongs to prefill.
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -178,6 +178,7 @@ def load_arm(setup: Setup, setting: str, target: Any, stop_ids: frozenset[int]) 
     from stock.engine import Engine
     from stock.system import load_system
 
-    engine = Engine(load_system(setup.settings(options_of(setting)), target))
+    own = replace(target, weights=dict(target.weights))  # a system may let go of matrices that others still need
+    engine = Engine(load_system(setup.settings(options_of(setting)), own))
     engine.warm_up()
     return StockArm(engine, stop_ids)
