@@ -15,7 +15,7 @@ import pytest
 
 from spt.deployment import Deployment
 from spt.errors import Missing, Unsupported, Usage
-from spt.round.agents import Limits, Task, Workshop, make_agent
+from spt.round.agents import Limits, Task, Workshop, claude, make_agent
 from spt.round.budget import Stopped
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
 from spt.round.enclosure import Caps
@@ -132,7 +132,7 @@ def bench(deployment, tmp_path, service, monkeypatch):
         folder.mkdir(exist_ok=True)
         (folder / "claude").write_text(FAKE.format(python=sys.executable, play=play))
         (folder / "claude").chmod(0o755)
-        monkeypatch.setenv("PATH", str(folder), prepend=":")
+        monkeypatch.setattr(claude, "_find_cli", lambda: folder / "claude")
         workshop = Workshop(deployment, Deployment("toy", tmp_path, "none"), "r-1", Limits(**{"wall_s": 20, **limits}))
         return make_agent(word, workshop)
 
