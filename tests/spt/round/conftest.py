@@ -9,7 +9,7 @@ from tests.spt.round.toys import CANARY, FROM, NOOP, START, UNCHECKED, WRONG, co
 from tests.spt.toys import spt
 
 # What agents do in a sandbox can only be seen where there is one, and the SDK's part only where it is installed.
-ENCLOSED = ("claude", "claude_real", "command", "enclosed_round", "enclosure", "session_killed")
+ENCLOSED = ("agent", "cheating_agent", "claude", "claude_real", "command", "enclosure", "session_killed")
 sdk = importlib.util.find_spec("claude_agent_sdk")
 bundled = sdk is not None and (Path(sdk.origin).parent / "_bundled" / "claude").exists()
 left_out = set() if enclosed.works() else set(ENCLOSED)
