@@ -138,7 +138,9 @@ class Bench:
         folder, arms = self.room / "measuring", {"a": self.arm(system), "stock": self.arm(self.stock)}
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        wanted = Requests(self._file(), SET, sizes.measured)
+        asked = folder / "asked.jsonl"
+        write_development(self.deployment, sizes.measured, self.settings.seed, asked, sizes.measured_tok)
+        wanted = Requests(asked, SET, sizes.measured)
         exported = export_arms(arms, folder)
         job = write_measuring_job(
             folder, self.deployment, exported, wanted, self.settings.seed, sizes.measured_tok, self.device

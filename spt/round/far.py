@@ -119,9 +119,11 @@ class FarBench(Bench):
         def make(part: Path) -> None:
             part.mkdir()
             exported = export_arms(arms, part)
-            wanted = Requests(self._file(), SET, sizes.measured)
-            most_tok = sizes.measured_tok
+            most_tok, asked = sizes.measured_tok, self.jobs / f".{part.parent.name}.jsonl"
+            write_development(self.deployment, sizes.measured, self.settings.seed, asked, most_tok)
+            wanted = Requests(asked, SET, sizes.measured)
             write_measuring_job(part, self.deployment, exported, wanted, self.settings.seed, most_tok, self.device)
+            asked.unlink()
 
         words = [] if sizes.profile else ["--no-profile"]
         name = self._job("measure", "measure", {"system": arms["a"].system}, words, make)

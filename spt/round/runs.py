@@ -73,7 +73,7 @@ class Runs:
         """Makes the folder of a run: requests, files of the system, job."""
         deployment = self._deployment(asked)
         folder.mkdir()
-        write_development(deployment, asked.count, asked.seed, folder / "requests.jsonl")
+        write_development(deployment, asked.count, asked.seed, folder / "requests.jsonl", asked.max_tok)
         record: Mapping[str, Any] = {
             "v": 1,
             "kind": "job",

@@ -1,10 +1,15 @@
 """`spt round` from start to end on the fake engine: what is promoted, what is not, and what is left behind."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from spt.deployment import read
+from spt.errors import Usage
 from spt.git.store import Store
+from spt.memory import Memory
+from spt.record import line_of
 from spt.round.journal import PHASES, Journal
 from spt.round.working import state_of
 from spt.verdicts import Ledger
@@ -26,6 +31,8 @@ def test_what_is_faster_is_promoted_and_nothing_else(ended):
     assert found["memory-noop"][0] == "declined" and found["memory-noop"][1] in ("predicted", "confirm")
     assert found["memory-unchecked"] == ("declined", "checks")
     assert found["memory-wrong"] == ("declined", "exact")
+    assert found["sweep-explore"] == ("promoted", None)  # fewer steps, before the canary came on top
+    assert found["whole"] == ("promoted", None)
     assert ran.json["outcome"] == "promoted"
     assert list(ran.json["phases"]) == list(PHASES)
     assert set(ran.json["phases"].values()) <= {"done", "skipped"}
@@ -68,10 +75,6 @@ def test_a_round_leaves_a_branch_of_commits_one_mechanism_each(ended):
 def test_the_deployment_that_is_written_runs_the_system(ended):
     """`deployment.yaml` names branch and options, and reads the same from any folder."""
     folder, ran = ended
-    from pathlib import Path
-
-    from spt.deployment import read
-
     found = read(Path(ran.json["deployment"]["path"]))
     assert found.system == "system/toy/1"
     assert found.options == {name: str(value) for name, value in ran.json["best"]["options"].items()}
@@ -87,8 +90,8 @@ def test_an_entry_that_was_reused_is_no_discovery(ended):
     assert (entry["name"], entry["discovery"], entry["evidence"]) == ("canary", False, None)
     assert ran.json["residual"] == []
     key = next(each["end"]["timing"] for each in ran.json["directions"] if each["outcome"] == "promoted")
-    refused = spt("entry", "record", "canary", key, "--entries", folder.parent, cwd=folder)
-    assert refused.code == 2
+    with pytest.raises(Usage, match="is of the rule 'demo'"):
+        line_of(Memory.open(folder), Ledger.find(folder), read(folder / "deployment.yaml"), "canary", key)
 
 
 def test_the_journal_is_append_only_and_all_there_is(ended):
