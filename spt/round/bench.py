@@ -16,7 +16,7 @@ from spt.deployment import Deployment
 from spt.git.store import Store
 from spt.job import HarnessFailed
 from spt.judge import Limits, force_quickly, force_system, time_systems
-from spt.round.budget import Budget
+from spt.round.budget import Budget, Stopped
 from spt.round.direction import SystemOf
 from spt.round.runs import Asked, Runs, write_development
 from spt.round.settings import Settings
@@ -28,6 +28,7 @@ __all__ = ["Bench", "room_of"]
 Value = TypeVar("Value")
 # What the harness says while another has the device, or that of a killed round has not seen that nobody listens.
 _BUSY = ("another judge measures", "is writing")
+_UP = "the time is up"
 _POLL_S = 0.2
 
 
@@ -169,7 +170,9 @@ class Bench:
                 with self.budget.device():
                     return ask()
             except HarnessFailed as error:
-                self.budget.check()  # the harness ends by the clock as well, and in its own words
+                self.budget.check()
+                if error.message.startswith(_UP):  # it ends before a unit that would not fit
+                    raise Stopped("the time is up", "`spt round resume` goes on with the round from there") from None
                 if not any(words in error.message for words in _BUSY):
                     raise
                 if not waits:

@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from spt.errors import Unsupported, Usage
 from spt.git.store import Store
+from spt.job import HarnessFailed
 from spt.round.agents import refuse_agent
 from spt.round.agents.sweep import neighbours
+from spt.round.bench import Bench
 from spt.round.budget import Budget, Stopped, checked_minutes
 from spt.round.direction import Candidate, Direction, Figure, SystemOf, Verdict
 from spt.round.gates import compare_answers
@@ -126,6 +128,31 @@ def test_a_budget_ends_by_the_clock_and_by_a_wish(tmp_path):
     (tmp_path / "stop").touch()
     with pytest.raises(Stopped, match="told to stop"):
         wish.check()
+
+
+def test_a_harness_that_ends_by_the_clock_says_nothing_of_a_candidate(tmp_path):
+    """It ends before a unit that would not fit, with time left: the round stops, and its direction goes on later."""
+    bench = Bench(None, None, Budget(10.0, tmp_path / "stop"))
+
+    def ask():
+        raise HarnessFailed(1, ["error: the time is up before unit 3 of 'confirm'"], [])
+
+    with pytest.raises(Stopped, match="the time is up"):
+        bench._judged(ask)
+
+
+def test_a_device_that_another_has_is_waited_for(tmp_path):
+    """A judge at work elsewhere on the machine fails nobody: it is said once, and then the answer comes."""
+    said, tries = [], iter([True, True, False])
+    bench = Bench(None, None, Budget(None, tmp_path / "stop"), said.append)
+
+    def ask():
+        if next(tries):
+            raise HarnessFailed(1, ["error: another judge measures on 'cpu': process 1"], [])
+        return 7
+
+    assert bench._judged(ask) == 7
+    assert [event["event"] for event in said] == ["waits"]
 
 
 @pytest.mark.parametrize("minutes", [0.0, -1.0, float("nan"), float("inf")])
