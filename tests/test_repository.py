@@ -99,6 +99,12 @@ def test_no_tracked_record_names_a_machine():
     assert naming(rb'(?i)"host": ?"|\bGPU-[0-9a-f]{8}-[0-9a-f]{4}-') == []
 
 
+def test_no_merge_is_half_done():
+    """No tracked text holds the marks that a conflict leaves."""
+    marks = re.compile(rb"^(<{7}|>{7}|\|{7}) ", re.M)
+    assert [path for path in tracked() if marks.search(path.read_bytes())] == []
+
+
 def test_no_placeholder_is_left():
     """Text that waits to be filled in is no text."""
     assert naming(rb"@@[A-Z_]+@@") == []
