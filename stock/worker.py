@@ -370,7 +370,7 @@ class Worker:
                 self._error(None, "record_ended", f"the profile ended: {error}")
 
     def _stats(self, line: dict[str, Any]) -> None:
-        self.send("stats", counters=self.loaded.counters)
+        self.send("stats", counters=self.loaded.counters | self.loaded.system.counters())
 
     def _shutdown(self, line: dict[str, Any]) -> None:
         self.send("ok", to="shutdown")

@@ -99,6 +99,12 @@ def test_no_tracked_record_names_a_machine():
     assert naming(rb'(?i)"host": ?"|\bGPU-[0-9a-f]{8}-[0-9a-f]{4}-') == []
 
 
+def test_no_merge_is_half_done():
+    """No tracked text holds the marks that a conflict leaves."""
+    marks = re.compile(rb"^(<{7}|>{7}|\|{7}) ", re.M)
+    assert [path for path in tracked() if marks.search(path.read_bytes())] == []
+
+
 def test_no_placeholder_is_left():
     """Text that waits to be filled in is no text."""
     assert naming(rb"@@[A-Z_]+@@") == []
@@ -159,6 +165,12 @@ def test_wheel_and_checkout_hold_one_system_tree(wheel):
     ours = {str(path): (ROOT / path).read_bytes() for path in system_files(ROOT)}
 
     assert tree_id(shipped) == tree_id(ours)
+
+
+def test_wheel_holds_what_a_report_is_made_of(wheel):
+    """The template and the style of the report's page are no Python, and travel all the same."""
+    for name in ("spt/report/page.html", "spt/report/page.css"):
+        assert wheel.read(name) == (ROOT / name).read_bytes()
 
 
 def test_wheel_installs_one_import_name(wheel):

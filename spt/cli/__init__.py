@@ -81,6 +81,7 @@ COMMANDS = {
     "verdict": ("spt.cli.verdict:verdict", "List, show and add verdicts"),
     "job": ("spt.cli.job:job", "Carry work to another machine, and samples back"),
     "w12": ("spt.cli.w12:w12", "Say what 12-bit weights cost, pack a model and unpack it"),
+    "report": ("spt.cli.report:report", "Show what rounds did, on one page and in short"),
     "entry": ("spt.cli.entry:entry", "List, show, apply, verify and make memory entries"),
     "round": ("spt.cli.round:round_", "Let agents make a deployment faster, and the judge decide"),
 }

@@ -7,7 +7,7 @@ from spt.round.enclosure import WORK_TREE
 from spt.round.scope import FIXED, LITERAL_BYTES
 from spt.system import FOLDERS, SUFFIXES
 
-__all__ = ["TOOLS", "direction_brief", "proposing_brief"]
+__all__ = ["MOST_DIRECTIONS", "TOOLS", "direction_brief", "proposing_brief"]
 
 # What an agent may call, and what each answers; `tool NAME KEY=VALUE...` in a shell, or the tool of that name.
 TOOLS: Mapping[str, str] = {
@@ -28,11 +28,15 @@ or lines NAME=VALUE in /spt/room/options.
 """
 
 
+MOST_DIRECTIONS = 16  # of one proposal
+
+
 def proposing_brief(text: str, slots: int) -> str:
     """The task of proposing directions."""
     asked = 'tool direction title="..." hypothesis="..." predicted_gain=1.05 low=1.02 high=1.08'
     return (
-        f"{text}\nPropose at most {slots} directions, the most promising first, one idea each: {asked}\n"
+        f"{text}\nPropose directions, the most promising first, one idea each, at most {MOST_DIRECTIONS}: {asked}\n"
+        f"Devices: {slots}; each direction has one of them to itself.\n"
         "A gain is a ratio: 1.05 is 5 % faster.  Nothing that you write here is kept.\n"
     )
 

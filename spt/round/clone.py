@@ -99,9 +99,8 @@ def cloned(repository: Path, round_: str, direction: str, base: Oid, start: Oid 
             os.close(owner)
 
 
-def sweep(repository: Path) -> list[Swept]:
+def sweep(store: Store) -> list[Swept]:
     """Removes the clones that killed processes left, each one's work kept as rescue; says what became of them."""
-    store = Store.find(repository)
     home = _home(store)
     if not home.is_dir():
         return []

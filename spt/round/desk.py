@@ -16,9 +16,10 @@ from spt.git.objects import Oid
 from spt.git.store import Store
 from spt.git.tree import compare, splice
 from spt.round.agents import Limits, Task, Tools, Workshop
+from spt.round.brief import MOST_DIRECTIONS
 from spt.round.bundle import Work, keep_incoming, take_in, try_incoming
 from spt.round.clone import Clone, cloned
-from spt.round.direction import Candidate, Declined, Direction, SystemOf
+from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
 from spt.round.enclosure import Caps, Enclosure
 from spt.round.journal import try_reference
 from spt.round.session import Outcome, Session
@@ -48,21 +49,26 @@ def enclosure_of(
 class Desk:
     """A direction and its clone; `with Desk.open(...) as desk`."""
 
-    def __init__(self, workshop: Workshop, direction: Direction, tools: Tools, clone: Clone) -> None:
+    def __init__(
+        self, workshop: Workshop, direction: Direction, tools: Tools, clone: Clone, verdict: Verdict | None
+    ) -> None:
         self.workshop, self.direction, self.tools, self.clone = workshop, direction, tools, clone
+        self.verdict = verdict
         self.store = Store.find(workshop.repository)
         self._work: Work | None = None
         self._offered: Candidate | None = None
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, workshop: Workshop, direction: Direction, tools: Tools, *, again: bool) -> Iterator["Desk"]:
-        """The desk for the time of the block; `again`: where the direction's last candidate is gone on from."""
+    def open(
+        cls, workshop: Workshop, direction: Direction, tools: Tools, verdict: Verdict | None = None
+    ) -> Iterator["Desk"]:
+        """The desk for the time of the block; after a gate's verdict it is the last candidate that is gone on from."""
         start: Oid | None = None
-        if again:
+        if verdict is not None:
             start = Store.find(workshop.repository).reference(try_reference(workshop.round, direction.id))
         with cloned(workshop.repository, workshop.round, direction.id, direction.base_commit, start) as clone:
-            yield cls(workshop, direction, tools, clone)
+            yield cls(workshop, direction, tools, clone, verdict)
 
     def session(
         self, command: Sequence[str], task: str, enclosure: Enclosure, environment: Mapping[str, str] | None = None
@@ -129,7 +135,7 @@ class Desk:
             return self._offered or Declined(problem, rescue, failed=True)
         if candidate is None:
             self._rescue()
-            return Declined(_NOTHING)
+            return Declined(_NOTHING if self.verdict is None else self.verdict.reason)
         self.tools.offer(candidate)
         try_incoming(self.store, self.workshop.round, self.direction.id, self.direction.base_commit)
         return candidate
@@ -184,8 +190,8 @@ class Proposals:
         """Takes a direction, or says what is wrong with it."""
         if tool != "direction":
             return {"refused": "there is one tool here: direction"}
-        if len(self.directions) >= self.task.slots:
-            return {"refused": f"{self.task.slots} directions are all that are asked for"}
+        if len(self.directions) >= MOST_DIRECTIONS:
+            return {"refused": f"{MOST_DIRECTIONS} directions are all that are asked for"}
         if set(arguments) - {"title", "hypothesis", "predicted_gain", "low", "high"}:
             return {"refused": "a direction has title, hypothesis, predicted_gain, low and high"}
         title, hypothesis = (_text(arguments.get(name)) for name in ("title", "hypothesis"))
@@ -204,7 +210,7 @@ class Proposals:
                 base_commit=self.task.base_commit,
                 predicted_gain=gain,
                 interval=interval,
-                slot=len(self.directions),
+                slot=len(self.directions) % self.task.slots,
             )
         )
         return {"direction": self.directions[-1].id}

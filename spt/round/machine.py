@@ -11,7 +11,7 @@ from typing import Any
 
 from spt.campaign import DEMO
 from spt.errors import Differs, SptError, Usage
-from spt.git.objects import Oid, Person
+from spt.git.objects import GITLINK, Oid, Person
 from spt.round.agents import Agent, Task, Workshop, make_agent
 from spt.round.bench import Bench
 from spt.round.best import mechanism_commit, record_commit
@@ -552,7 +552,8 @@ def _noise(figure: Figure) -> str:
 def _lines(store: Any, rows: Any) -> int:
     """Lines of the files that a candidate adds or changes, a measure of how much there is to review."""
     objects = store.objects
-    return sum(objects.blob(row.new.oid).count(b"\n") for row in rows if row.new is not None)
+    files = (row.new.oid for row in rows if row.new is not None and row.new.mode != GITLINK)
+    return sum(objects.blob(oid).count(b"\n") for oid in files)
 
 
 def _ratio(timed: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -378,9 +378,10 @@ class Session:
 
     def _clean(self) -> None:
         self._group.close()
-        for process in self._processes:
-            os.close(process)
-        self._processes = []
+        with self._lock:
+            for process in self._processes:
+                os.close(process)
+            self._processes = []
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -12,6 +12,8 @@ from spt.errors import Unsupported
 from spt.git.store import Store
 from spt.round.bench import Bench, room_of
 from spt.round.budget import Budget
+from spt.round.bundle import INCOMING, RESCUE
+from spt.round.clone import sweep
 from spt.round.far import FarBench
 from spt.round.journal import BEST, TRY, Journal
 from spt.round.machine import Machine, Say
@@ -93,9 +95,12 @@ def _held(room: Path, *, make: bool = True) -> Iterator[None]:
 
 
 def _clear(store: Store, room: Path, round_: str) -> None:
-    """Removes what a killed process left: half-made folders, and locks of references that only rounds write."""
+    """Removes what a killed process left: half-made folders, agents' clones (their work is rescued), and locks of
+    references that only rounds write."""
     for part in room.glob("*/.new-*"):
         shutil.rmtree(part, ignore_errors=True)
     shutil.rmtree(room / "measuring", ignore_errors=True)
     with store.locked():
-        store.sweep_locks((f"refs/spt/round/{round_}", f"{BEST}{round_}", f"{TRY}{round_}/", "refs/spt/verdicts"))
+        own = (f"{BEST}{round_}", *(f"{prefix}{round_}/" for prefix in (TRY, INCOMING, RESCUE)))
+        store.sweep_locks((f"refs/spt/round/{round_}", *own, "refs/spt/verdicts"))
+    sweep(store)

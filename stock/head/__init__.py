@@ -2,20 +2,33 @@
 
     build(target, options, prepared) -> make(product) -> Head
 
-`product(hidden) -> logits` is the plain matrix product of the head in the engine's mode.
+A head may have `counters() -> {name: number}`, which the protocol's `stats` tells beside the engine's own, and
+`tensors()`, as a linear module has.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from stock.linear import Linear, Norm
 from stock.sampling import Noise, Sampling
 
 __all__ = ["Chosen", "Head", "MakeHead", "Product", "Wanted"]
 
-Product = Callable[[Tensor], Tensor]
+
+@dataclass(frozen=True)
+class Product:
+    """The plain matrix product of the head: hidden [n, hidden] before the final norm -> logits [n, vocabulary].
+
+    linear: what multiplies in the engine's mode, under the name `head`, after the norm.
+    """
+
+    linear: Linear
+    norm: Norm
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return self.linear("head", hidden, norm=self.norm)
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,10 @@ def test_decoding_says_what_the_record_says(device, view):
     assert len(torch.unique(high.int() * 16 + nibbles)) == 4096
     weight = strips(packed, Config(8, 2))
     y = torch.cat(
-        [w12_mma(torch.eye(k, dtype=BF16, device=device)[at : at + 128], weight, view=view, dtype=F32) for at in (0, 128)]
+        [
+            w12_mma(torch.eye(k, dtype=BF16, device=device)[at : at + 128], weight, view=view, dtype=F32)
+            for at in (0, 128)
+        ]
     ).T
     code, wide_high = (high >> 3 & 15).int(), high.int()
     mantissa = (wide_high & 7) * 16 + (8 if view else nibbles.int())

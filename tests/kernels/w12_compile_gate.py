@@ -12,11 +12,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.w12_gemm import Shape, weight_without_bytes
+from benchmarks.overlay import overlay
 from tests.kernels.gate import print_lines, shown, t
 
-# Where the entry's kernels are, the benchmark has said.
-from kernels.w12_gemm import BUCKETS, Config, Schedule, Tile, config_for, w12_gemm  # isort: skip
+overlay("w12-linear", "kernels")
+
+from kernels.w12_gemm import BUCKETS, Config, Schedule, Tile, Weight, config_for, w12_gemm  # noqa: E402
 
 SHAPES = {
     "qkv": (7680, 4608),
@@ -70,9 +71,19 @@ def told(kernel, made, options):
     return counted(made.asm["cubin"], plan.block_n * plan.unit * 128 // (32 * options["num_warps"]))
 
 
+def without_bytes(n, k, config, paired):
+    """A weight on the device "meta", with which a product compiles and does not run."""
+    block_n, groups = config.schedule.block_n, -(-k // 128)
+    tiles = -(-(n // 2) // (block_n // 2)) if paired else -(-n // block_n)
+    planes = t(tiles, groups, 2, block_n, 64, dtype=torch.uint8), t(tiles, groups, block_n, 64, dtype=torch.uint8)
+    starts, columns = t(n + 1, dtype=torch.int32), t(64, dtype=torch.int32)
+    turns = t(tiles, dtype=torch.int32)
+    return Weight(n, k, config, paired, *planes, t(n, dtype=torch.int16), starts, columns, t(64), turns)
+
+
 def made(name, rows, config=None, paired=False, **options):
     n, k = SHAPES[name]
-    weight = weight_without_bytes(Shape(name, n, k, paired), config or config_for(n, k, paired))
+    weight = without_bytes(n, k, config or config_for(n, k, paired), paired)
     return lambda: w12_gemm(t(rows, k), weight, **options)
 
 

@@ -166,7 +166,7 @@ class ClaudeAgent:
         left_usd = None if limit_usd is None else max(0.0, limit_usd - tools.spent.usd)
         bill = Bill(self.prices, left_usd)
         schemas = {name: _schema(_ARGUMENTS.get(name, {})) for name in TOOLS}
-        with Desk.open(self.workshop, direction, tools, again=verdict is not None) as desk:
+        with Desk.open(self.workshop, direction, tools, verdict) as desk:
             try:
                 with self._session(desk.clone, words, desk.answer, bill) as session:
                     said, outcome = self._talk(session, words, schemas, _with_work(session, desk.answer))

@@ -64,7 +64,7 @@ class CommandAgent:
     def _run(self, direction: Direction, tools: Tools, verdict: Verdict | None) -> Candidate | Declined:
         words = [word.replace("{task}", str(TASK)) for word in self.words]
         enclosure = enclosure_of(self.workshop, self.workshop.limits, [Path(self.words[0])])
-        with Desk.open(self.workshop, direction, tools, again=verdict is not None) as desk:
+        with Desk.open(self.workshop, direction, tools, verdict) as desk:
             with desk.session(words, direction_brief(direction, verdict), enclosure) as session:
                 outcome = session.run()
             return desk.conclude(outcome)

@@ -64,7 +64,7 @@ class ScriptedAgent:
 
     def _run(self, what: str, direction: Direction, tools: Tools, verdict: Verdict | None) -> Candidate | Declined:
         enclosure = enclosure_of(self.workshop, self.workshop.limits, [self.script])
-        with Desk.open(self.workshop, direction, tools, again=verdict is not None) as desk:
+        with Desk.open(self.workshop, direction, tools, verdict) as desk:
             with desk.session(self._words(what), direction_brief(direction, verdict), enclosure) as session:
                 outcome = session.run()
             return desk.conclude(outcome)

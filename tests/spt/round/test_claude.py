@@ -15,7 +15,7 @@ import pytest
 
 from spt.deployment import Deployment
 from spt.errors import Missing, Unsupported, Usage
-from spt.round.agents import Limits, Task, Workshop, make_agent
+from spt.round.agents import Limits, Task, Workshop, claude, make_agent
 from spt.round.budget import Stopped
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
 from spt.round.enclosure import Caps
@@ -132,7 +132,7 @@ def bench(deployment, tmp_path, service, monkeypatch):
         folder.mkdir(exist_ok=True)
         (folder / "claude").write_text(FAKE.format(python=sys.executable, play=play))
         (folder / "claude").chmod(0o755)
-        monkeypatch.setenv("PATH", str(folder), prepend=":")
+        monkeypatch.setattr(claude, "_find_cli", lambda: folder / "claude")
         workshop = Workshop(deployment, Deployment("toy", tmp_path, "none"), "r-1", Limits(**{"wall_s": 20, **limits}))
         return make_agent(word, workshop)
 
@@ -203,7 +203,7 @@ for pid in (name for name in os.listdir("/proc") if name.isdecimal()):
         assert key not in open(f"/proc/{pid}/{name}", errors="replace").read()
 for place, folders, names in os.walk("/spt"):
     for name in names:
-        if not os.path.join(place, name).startswith("/spt/model"):
+        if os.path.isfile(os.path.join(place, name)):
             assert key.encode() not in open(os.path.join(place, name), "rb").read(), name
 end()
 """
@@ -216,7 +216,7 @@ def test_proposals(bench, base, deployment):
     play = """
 assert "the words of the task" in PROMPT
 assert tool("direction", title="A tree", hypothesis="It wins.", predicted_gain=1.1, low=1.0, high=1.2)["direction"]
-assert "refused" in tool("direction", title="One too many", hypothesis="x")
+assert "refused" in tool("direction", title="x" * 500, hypothesis="x")
 end()
 """
     (found,) = bench(play).propose(Task("explore", *base, slots=1, text="the words of the task"))

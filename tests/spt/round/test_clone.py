@@ -60,7 +60,7 @@ def test_one_at_a_time(deployment):
             cloned(deployment, "r-1", "x-1", head),
         ):
             pass
-        assert sweep(deployment) == []
+        assert sweep(Store.find(deployment)) == []
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "X"])
@@ -159,17 +159,17 @@ def test_killed(deployment, tmp_path, stage, reason, kept):
     command = [sys.executable, "-c", KILLED, deployment, tmp_path / "bundle", stage, head]
     child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     assert child.stdout.readline() == b"there\n"
-    assert sweep(deployment) == []  # it lives
+    assert sweep(Store.find(deployment)) == []  # it lives
     child.send_signal(signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    swept = sweep(deployment)
+    swept = sweep(Store.find(deployment))
 
     assert [(one.round, one.direction) for one in swept] == [("r-1", "x-1")]
     assert swept[0].reason.startswith(reason)
     assert (swept[0].rescue is not None, len(rescued(deployment))) == (bool(kept), kept)
     assert left(deployment) == []
-    assert sweep(deployment) == []
+    assert sweep(Store.find(deployment)) == []
     with cloned(deployment, "r-1", "x-1", head):
         pass
 
@@ -193,7 +193,7 @@ while True:
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
-        sweep(deployment)
+        sweep(Store.find(deployment))
 
         assert left(deployment) == []
     with cloned(deployment, "r-1", "x-1", head) as clone:

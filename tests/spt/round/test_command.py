@@ -132,15 +132,17 @@ def test_proposals(deployment, bench, base):
     code = """
 import subprocess, sys
 assert sys.argv[1] == "propose" and "the words of the task" in open("/spt/task.md").read()
-for title in ("A tree", "A kernel", "One too many"):
+for title in ["A tree", "A kernel", *["More"] * 14, "One too many"]:
     gain = ["predicted_gain=1.1", "low=1.02", "high=1.2"]
-    subprocess.run(["tool", "direction", f"title={title}", "hypothesis=It wins.", *gain], check=True)
+    told = subprocess.run(["tool", "direction", f"title={title}", "hypothesis=It wins.", *gain], capture_output=True)
+    assert (b"refused" in told.stdout) == (title == "One too many")
 open("/spt/room/tree/stock/new.py", "w").write("x = 1\\n")
 """
     task = Task("explore", *base, slots=2, taken=frozenset({"scripted-1"}), text="the words of the task")
     found = bench(code).propose(task)
 
-    assert [(one.id, one.title, one.slot) for one in found] == [
+    assert len(found) == 16
+    assert [(one.id, one.title, one.slot) for one in found[:2]] == [
         ("scripted-2", "A tree", 0),
         ("scripted-3", "A kernel", 1),
     ]

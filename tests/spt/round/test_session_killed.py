@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spt.git.store import Store
 from spt.round import session
 from spt.round.clone import sweep
 from spt.round.group import Group
@@ -59,7 +60,7 @@ def test_kill_while_an_agent_works(deployment, mark):
     child.wait()
 
     assert vanish(mark)
-    (swept,) = sweep(deployment)
+    (swept,) = sweep(Store.find(deployment))
     assert (swept.round, swept.direction) == ("r-1", "x-1")
     assert git(deployment, "show", f"{swept.rescue}:stock/engine.py") == "x = 3"
     assert git(deployment, "log", "-1", "--format=%s", f"{swept.rescue}^") == "faster"
@@ -80,7 +81,7 @@ def test_kill_at_the_start(deployment, mark, delay_s):
     child.wait()
 
     assert vanish(mark)
-    sweep(deployment)
+    sweep(Store.find(deployment))
     assert list((deployment / ".git" / "spt" / "agents").glob("*")) == [
         deployment / ".git" / "spt" / "agents" / ".lock"
     ]

@@ -116,7 +116,7 @@ __device__ __forceinline__ u32 middle(u32 high, u32 picks) {
     return sum_of_product(z & 0xff80ff80u, 0x75807580u, product(z, 0x77807780u));  // 2^108
 }
 
-// What a thread holds of 32 rows by 32 columns: rows g, g + 8, g + 16, g + 24 by two columns in each eight, from 2 q on.
+// What a thread holds of 32 rows by 32 columns: rows g, g + 8, g + 16, g + 24 by columns 2 q, 2 q + 1 of each eight.
 struct Codes {
 #if FORMAT == 2
     uint4 high[2][2];
@@ -232,10 +232,29 @@ extern "C" __global__ void __launch_bounds__(ROWS, BLOCKS) w12_multiply(const __
     }
 }
 
+#define AHEAD 8  // escapes of a row that are read at once: each waits for memory twice, for its column and for x there
+
+struct Escapes {
+    int columns[AHEAD];
+    float values[AHEAD];
+};
+
+__device__ __forceinline__ Escapes escapes_of(const Arguments& p, int at, int end) {
+    Escapes e;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        bool there = at + i < end;
+        e.columns[i] = there ? p.columns[at + i] : 0;
+        e.values[i] = there ? wide(p.values[at + i]) : 0.0f;
+    }
+    return e;
+}
+
 // What a row of the matrix brings besides its codes, read before the sums are there.
 struct Row {
-    float scale, bias, values[2];
-    int at, end, columns[2];
+    float scale, bias;
+    int at, end;
+    Escapes first;
 };
 
 __device__ __forceinline__ Row row_of(const Arguments& p, int row) {
@@ -244,12 +263,7 @@ __device__ __forceinline__ Row row_of(const Arguments& p, int row) {
     r.bias = p.bias ? wide(p.bias[row]) : 0.0f;
     r.at = p.starts[row];
     r.end = p.starts[row + 1];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        bool there = r.at + i < r.end;
-        r.columns[i] = there ? p.columns[r.at + i] : 0;
-        r.values[i] = there ? wide(p.values[r.at + i]) : 0.0f;
-    }
+    r.first = escapes_of(p, r.at, r.end);
     return r;
 }
 
@@ -273,15 +287,26 @@ __device__ __forceinline__ void outputs_of(
                 if (piece + i < pieces) y[t] = piece + i ? y[t] + part[i][t] : part[i][t];
     }
 #pragma unroll
-    for (int t = 0; t < TOGETHER; t++) {
-        y[t] *= r.scale;
-        const u16* x = p.x + (i64)(token + t < p.rows ? token + t : p.rows - 1) * p.pitch;
+    for (int t = 0; t < TOGETHER; t++) y[t] *= r.scale;
+    Escapes e = r.first;
+    for (int at = r.at; at < r.end; at += AHEAD) {
+        if (at != r.at) e = escapes_of(p, at, r.end);
+        float x[AHEAD][TOGETHER];
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (r.at + i < r.end) y[t] += r.values[i] * wide(x[r.columns[i]]);
-        for (int at = r.at + 2; at < r.end; at++) y[t] += wide(p.values[at]) * wide(x[p.columns[at]]);
-        if (p.bias) y[t] += r.bias;
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int t = 0; t < TOGETHER; t++) {
+                int row = token + t < p.rows ? token + t : p.rows - 1;
+                x[i][t] = at + i < r.end ? wide(p.x[(i64)row * p.pitch + e.columns[i]]) : 0.0f;
+            }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int t = 0; t < TOGETHER; t++)
+                if (at + i < r.end) y[t] += e.values[i] * x[i][t];
     }
+    if (p.bias)
+        for (int t = 0; t < TOGETHER; t++) y[t] += r.bias;
 }
 
 // Adds the pieces of TOGETHER rows of x by a thread's column, and writes them.
@@ -370,21 +395,26 @@ def multiplied(tokens: int) -> str:
     count = tokens // 2
     c = ",".join(f"%{index}" for index in range(count))
     a = ",".join(f"%{count + index}" for index in range(4))
+    shape = f"m64n{tokens}k16.f32.bf16.bf16"
     sums = ", ".join(f'"+f"(c[{index}])' for index in range(count))
     return f"""
 __device__ __forceinline__ void multiplied(float (&c)[{count}], const u32 (&a)[4], u64 x) {{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n{tokens}k16.f32.bf16.bf16 {{{c}}}, {{{a}}}, %{count + 4}, 1, 1, 1, 0;"
+    asm volatile("wgmma.mma_async.sync.aligned.{shape} {{{c}}}, {{{a}}}, %{count + 4}, 1, 1, 1, 0;"
                  : {sums} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x));
 }}
 """
+
+
+_TENSORS = ("x", "high", "low", "base", "starts", "columns", "values", "bias", "residual", "work", "y")
+_NUMBERS = ("rows", "n", "k", "pitch", "groups", "tiles", "programs", "slices", "paired", "floats")
 
 
 class Arguments(ctypes.Structure):
     """`Arguments` of the kernels: addresses of tensors, 0 for none, then numbers."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in "x high low base starts columns values bias residual work y".split()),
-        *((name, ctypes.c_int) for name in "rows n k pitch groups tiles programs slices paired floats".split()),
+        *((name, ctypes.c_void_p) for name in _TENSORS),
+        *((name, ctypes.c_int) for name in _NUMBERS),
     )
 
 

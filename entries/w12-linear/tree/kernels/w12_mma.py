@@ -1,9 +1,9 @@
 """Products of 1 to 128 rows with a W12 matrix on an NVIDIA GPU, through `wgmma`: the kernels are in `w12_cuda`.
 
 The matrix is a sequence of units, `32 warps` rows by 128 columns, tile by tile and column by column within a tile.
-Program p of P takes the units from p U / P to (p + 1) U / P.  Each piece of a tile is summed in column order, pieces are
-added in order, then come the row's power of two, escapes in column order, bias, gate and residual, in float32.  Nothing
-of that depends on the number of rows of x, so a row gets the same bits whatever else is in the batch.
+Program p of P takes the units from p U / P to (p + 1) U / P.  Each piece of a tile is summed in column order, pieces
+are added in order, then come the row's power of two, escapes in column order, bias, gate and residual, in float32.
+Nothing of that depends on the number of rows of x, so a row gets the same bits whatever else is in the batch.
 
 A code becomes a bfloat16 number as in `w12_gemm`: its eleven bits at the bottom of the magnitude, times 2^112.
 """
@@ -63,7 +63,21 @@ class Config:
 
 
 # (n, k, paired) -> what was best on an H200; what is missing takes `default_config`.
-CONFIGS: Mapping[tuple[int, int, bool], Config] = MappingProxyType({})
+CONFIGS: Mapping[tuple[int, int, bool], Config] = MappingProxyType(
+    {
+        (4096, 12288, False): Config(12, 121),
+        (4608, 4608, False): Config(12, 120),
+        (4608, 12288, False): Config(12, 132),
+        (5120, 5120, False): Config(12, 112),
+        (7680, 4608, False): Config(12, 120),
+        (12288, 4096, False): Config(12, 128),
+        (17408, 5120, False): Config(12, 132),
+        (24576, 4096, False): Config(12, 128),
+        (24576, 4608, True): Config(12, 128),
+        (49152, 4608, False): Config(12, 128),
+        (151936, 4096, False): Config(12, 132),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,7 @@ class Strips:
 
     high: uint8 [tiles, groups, warps, 4, 2, 32, 16], low: uint8 [tiles, groups, warps, 4, 32, 16]: of a step of 32
     columns each lane's bytes, which are those of four rows, 8 apart, by two of each eight columns; a byte of `low` has
-    the nibbles of a row and of the one 8 below it.  With kind PLAIN high is bfloat16 [tiles, groups, warps, 4, 2, 2, 32, 8].
+    the nibbles of a row and of the one 8 below it.  Of a plain matrix high is bfloat16 [.., 4, 2, 2, 32, 8].
     paired: the first half of the rows are gates of the second half, and a tile holds as many of these as of those.
     base, starts, columns, values: as in `Packed`.
     """
@@ -209,7 +223,7 @@ def _stored_rows(n: int, config: Config, paired: bool, device: torch.device) -> 
 def _in_steps(plane: Tensor, n: int, config: Config, paired: bool) -> Tensor:
     """A plane [n, padded k] by what its rows and columns are to a warp, slowest first.
 
-    [tile, warp, half of 32 rows, half of these, row of 8, group, step, half of 32 columns, half of these, pair, of two].
+    [tile, warp, half of 32 rows, half of these, row of 8, group, step, half of 32 columns, half of these, pair, one].
     """
     order = _stored_rows(n, config, paired, plane.device)
     rows = plane.new_zeros(len(order), plane.shape[1])
