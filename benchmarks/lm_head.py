@@ -371,12 +371,13 @@ def line(measure: Timing, shape: Shape, rows: int, found: Mapping[str, dict[str,
 def configs(shape: Shape, rows: int) -> Iterator[Config]:
     """What a search tries: both paths, tile heights, and stages that shared memory has room for."""
     bucket = next(bucket for bucket in on_triton.BUCKETS if rows <= bucket)
-    ways = [("mma", 64, 4), ("mma", 64, 2), ("mma", 128, 4), ("mma", 128, 8)] if bucket <= 32 else []
-    ways += [("wgmma", 64, 4), ("wgmma", 128, 4), ("wgmma", 128, 8), ("wgmma", 256, 8)]
-    for (path, block_n, num_warps), unit, num_stages in itertools.product(ways, (1, 2), (3, 4, 5, 6)):
+    chunks = [16] if bucket == 16 else [16, 32]
+    ways = [("mma", *way, chunk) for way in ((64, 4), (64, 2), (128, 4), (128, 8), (256, 8)) for chunk in chunks]
+    ways += [("wgmma", *way, bucket) for way in ((64, 4), (128, 4), (128, 8), (256, 8))]
+    for (path, block_n, num_warps, chunk), unit, num_stages in itertools.product(ways, (1, 2), (3, 4, 5)):
         fits = num_stages * unit * 128 * (block_n + 2 * bucket) <= 220_000
         if fits and -(-shape.k // 128) % unit == 0:
-            yield Config(path, block_n, unit, num_warps, num_stages, min(bucket, 32))
+            yield Config(path, block_n, unit, num_warps, num_stages, chunk)
 
 
 def tune(measure: Timing, shapes: Sequence[Shape], counts: Sequence[int], machine: Machine | None) -> int:

@@ -52,6 +52,7 @@ __all__ = [
 _LEAST, _MOST, _CERTAIN = tl.constexpr(LEAST_NORM), tl.constexpr(MOST_NORM), tl.constexpr(MOST_SCORE)
 _NOTHING = tl.constexpr(-0x8000000000000000)  # below every key
 _NOBODY = tl.constexpr(0x7FFFFFFF)  # above every row
+ROUGH = tl.constexpr(2.0**-10)  # what rough noise may be off by
 _SPREAD = tl.constexpr(264)  # programs that a few candidates are dealt out to
 _SHARE = tl.constexpr(16)  # candidates of each of them
 _AT_ONCE = tl.constexpr(
@@ -89,15 +90,22 @@ class Limits:
     floor: Tensor
 
 
+# mma.sync keeps up with memory at up to 64 rows, and wgmma, whose operands come from registers, does not at 32.
 _DEFAULTS = {
     16: Config(),
-    32: Config("wgmma"),
-    64: Config("wgmma", num_warps=8, num_stages=3),
+    32: Config(num_stages=3, chunk=32),
+    64: Config(num_stages=3),
     128: Config("wgmma", num_warps=8, num_stages=3),
 }
 
 
-_HOT = _DEFAULTS | {16: Config(block_n=64)}  # noise of more takes so many registers that programs wait for a place
+# Noise takes so many registers that smaller tiles leave room for more programs.
+_HOT = {
+    16: Config(block_n=64),
+    32: Config(block_n=64, chunk=32),
+    64: Config("wgmma", num_warps=8, num_stages=3),
+    128: Config("wgmma", num_warps=8, num_stages=3),
+}
 
 
 def config_for(n: int, k: int, bucket: int, hot: bool = False) -> Config:
@@ -160,29 +168,59 @@ def lm_head_norms_kernel(
 
 
 @triton.jit
-def _noise(seed, position, row):
-    """The float32 noise of docs/protocol.md for int64 seeds and positions and int32 rows, of one shape."""
-    low = row.to(tl.uint32)
-    word, _, _, _ = tl.philox(seed, position.to(tl.uint32), low, low & 0, low & 0)
-    uniform = ((word >> 8).to(tl.float64) + 0.5) * 5.9604644775390625e-08
-    return (-tl.log(-tl.log(uniform))).to(tl.float32)
+def _word(row, token, rows, noise, like):
+    """The 24 bits that docs/protocol.md makes noise of, int32, by tokens and rows of the head, of the shape of `like`."""
+    position_ptr, seed_ptr, _, position_stride, seed_stride, _ = noise
+    there = tl.minimum(token, rows - 1)
+    none = tl.zeros_like(like).to(tl.uint32)
+    position = tl.load(position_ptr + there * position_stride).to(tl.uint32)[:, None] + none
+    seed = tl.load(seed_ptr + there * seed_stride)[:, None]
+    word, _, _, _ = tl.philox(seed, position, row.to(tl.uint32)[None, :] + none, none, none)
+    return (word >> 8).to(tl.int32)
+
+
+@triton.jit
+def _temperature(token, rows, noise, like):
+    """Temperatures by tokens, of the shape of `like`."""
+    _, _, temperature_ptr, _, _, temperature_stride = noise
+    return tl.load(temperature_ptr + tl.minimum(token, rows - 1) * temperature_stride)[:, None] + tl.zeros_like(like)
 
 
 @triton.jit
 def _score(logit, row, token, rows, noise, HOT: tl.constexpr):
     """What the choice compares, for float32 logits [tokens, rows of the head] rounded to bfloat16."""
     if HOT:
-        position_ptr, seed_ptr, temperature_ptr, position_stride, seed_stride, temperature_stride = noise
-        there = tl.minimum(token, rows - 1)
-        position = tl.load(position_ptr + there * position_stride)[:, None] + tl.zeros_like(logit).to(tl.int64)
-        seed = tl.load(seed_ptr + there * seed_stride)[:, None] + tl.zeros_like(logit).to(tl.int64)
-        temperature = tl.load(temperature_ptr + there * temperature_stride)[:, None] + tl.zeros_like(logit)
+        temperature = _temperature(token, rows, noise, logit)
         hot = temperature > 0.0
-        drawn = _noise(seed, position, row[None, :] + tl.zeros_like(logit).to(tl.int32))
+        uniform = (_word(row, token, rows, noise, logit).to(tl.float64) + 0.5) * 5.9604644775390625e-08
+        drawn = (-tl.log(-tl.log(uniform))).to(tl.float32)
         score = tl.where(hot, tl.div_rn(logit, tl.where(hot, temperature, 1.0)) + drawn, logit)
     else:
         score = logit
     return score
+
+
+@triton.jit
+def rough_noise(word):
+    """The noise of 24 bits but for a few 2^-14, in float32: a fortieth of its instructions."""
+    uniform = (word.to(tl.float32) + 0.5) * 5.9604644775390625e-08
+    rest = ((16777215 - word).to(tl.float32) + 0.5) * 5.9604644775390625e-08  # 1 - uniform, where that would cancel
+    series = rest * (1.0 + rest * (0.5 + rest * 0.3333333432674408))
+    return -tl.log(tl.where(rest < 0.015625, series, -tl.log(uniform)))
+
+
+@triton.jit
+def _between(lower, upper, row, token, rows, noise, HOT: tl.constexpr):
+    """Scores below and above those of logits between two, which are rounded to bfloat16 first."""
+    lower, upper = f32(to_bf16(lower)), f32(to_bf16(upper))
+    if HOT:
+        temperature = _temperature(token, rows, noise, lower)
+        hot = temperature > 0.0
+        temperature = tl.where(hot, temperature, 1.0)
+        drawn = rough_noise(_word(row, token, rows, noise, lower))
+        lower = tl.where(hot, tl.div_rn(lower, temperature) + (drawn - ROUGH), lower)
+        upper = tl.where(hot, tl.div_rn(upper, temperature) + (drawn + ROUGH), upper)
+    return lower, upper
 
 
 @triton.jit
@@ -272,12 +310,11 @@ def _bound(y, tile, token, head, state, noise, found, rows, P: tl.constexpr, HOT
     y = _with_escapes(y, row, token, x_ptr, (starts_ptr, columns_ptr, values_ptr), rows, P)
     apart = tl.load(norm_ptr + known)[:, None] * reach
     apart = tl.where(apart < _CERTAIN, apart, float("inf"))
-    upper = _score(f32(to_bf16(y + apart)), row, token, rows, noise, HOT)
+    lower, upper = _between(y - apart, y + apart, row, token, rows, noise, HOT)
     kept = to_bf16(tl.where(upper == upper, upper, float("inf")))  # of NaN nothing is known
     tl.store(upper_ptr + _upper_at(tile, lane, token, P), kept)
     most = tl.max(tl.where(inside[None, :], f32(kept), float("-inf")), 1)
     tl.store(most_ptr + token * P.tiles + tile, most)
-    lower = _score(f32(to_bf16(y - apart)), row, token, rows, noise, HOT)
     tl.store(least_ptr + token * P.tiles + tile, _best(lower, row, inside))
 
 
@@ -328,11 +365,11 @@ def lm_head_bounds_kernel(
     for chunk in tl.static_range(CHUNKS):
         token = chunk * P.chunk + tl.arange(0, P.chunk)
         y = tl.trans(sums[chunk]) if P.wgmma else sums[chunk]
-        if P.chunk <= _AT_ONCE or not HOT:
+        if P.block_t <= _AT_ONCE or not HOT:
             _bound(y, tile, token, head, state, noise, found, rows, P, HOT)
         else:  # noise takes more registers than the sums leave
             tl.store(work_ptr + _upper_at(tile, lane, token, P), y)
-    if P.chunk > _AT_ONCE and HOT:
+    if P.block_t > _AT_ONCE and HOT:
         tl.debug_barrier()
         for done in range(0, rows, _AT_ONCE):
             few = done + tl.arange(0, _AT_ONCE)
@@ -687,7 +724,7 @@ def _bounded(
     )
     half, norm, unit = room(rows, weight.k, dtype=torch.float16), room(rows), room(rows)
     block = min(4096, next_power_of_2(weight.k))
-    work = room(tiles, bucket, passed.block_n) if hot and passed.chunk > _AT_ONCE.value else norm
+    work = room(tiles, bucket, passed.block_n) if hot and bucket > _AT_ONCE.value else norm
     lm_head_norms_kernel[(rows,)](x, half, norm, unit, made.best, made.tally, K=weight.k, BLOCK=block, num_warps=4)
     lm_head_bounds_kernel[(tiles,)](
         x,
