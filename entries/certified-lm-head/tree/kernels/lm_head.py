@@ -169,7 +169,7 @@ def lm_head_norms_kernel(
 
 @triton.jit
 def _word(row, token, rows, noise, like):
-    """The 24 bits that docs/protocol.md makes noise of, int32, by tokens and rows of the head, of the shape of `like`."""
+    """The 24 bits that docs/protocol.md makes noise of, int32, by tokens and rows of the head, shaped as `like`."""
     position_ptr, seed_ptr, _, position_stride, seed_stride, _ = noise
     there = tl.minimum(token, rows - 1)
     none = tl.zeros_like(like).to(tl.uint32)
