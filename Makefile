@@ -4,7 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Two workers with one thread each use two cores better than one with two; a file stays in one worker.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+# The slowest files first, else one worker is left with them at the end.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/spt/round tests/spt tests/kernels tests
 
 # The server that the adapter is tried against, in an environment of its own: it pins other versions than ours.
 VLLM   := $(CURDIR)/.venv-vllm/bin/python

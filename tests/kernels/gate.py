@@ -13,22 +13,22 @@ import torch
 from benchmarks.hopper import compiled
 
 
-def lines_of(script, cache):
-    """The lines that a gate beside this file prints, with an empty kernel cache."""
+def lines_of(script, cache, *cases):
+    """The lines that a gate beside this file prints of some cases, or of all, with an empty kernel cache."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     environment["TRITON_CACHE_DIR"] = str(cache)
-    command = [sys.executable, Path(__file__).with_name(script)]
+    command = [sys.executable, Path(__file__).with_name(script), *cases]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def print_lines(cases, told):
-    """Compiles all that the cases launch, {name: call}, and prints a line for each kernel.
+    """Compiles all that the cases launch, {name: call}, or those that the command names, and prints a line a kernel.
 
     told(kernel, compiled, options): what a line says beside the case, the kernel, its shared memory and its registers.
     """
-    for case, call in cases.items():
+    for case, call in ((name, cases[name]) for name in sys.argv[1:] or cases):
         for kernel, made, options in compiled(call, lambda *launched: launched):
             line = {"case": case, "kernel": kernel.__name__, "shared": made.metadata.shared}
             line |= usage(made.asm["cubin"]) | told(kernel, made, options)

@@ -9,10 +9,10 @@ from tests.kernels.test_w12_compile import ALU, ISSUED
 PASS, AGAIN, PRODUCT = "lm_head_bounds_kernel", "lm_head_rescore_kernel", "w12_gemm_kernel"
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+@pytest.fixture(scope="module", params=[("1", "64"), pytest.param((), marks=pytest.mark.full)], ids=["some", "all"])
+def compiled(request, tmp_path_factory):
     """The lines of lm_head_compile_gate.py, from a process of its own with an empty kernel cache."""
-    lines = lines_of("lm_head_compile_gate.py", tmp_path_factory.mktemp("cache"))
+    lines = lines_of("lm_head_compile_gate.py", tmp_path_factory.mktemp("cache"), *request.param)
     return {(line["case"], line["kernel"]): line for line in lines}
 
 
@@ -33,7 +33,7 @@ def test_the_plane_is_decoded_for_next_to_nothing(compiled):
     lines = {case: line for case, line in of(compiled, PASS).items() if case != "128"}
     shares = {case: line["issued"] / ISSUED[8] for case, line in lines.items()}
 
-    assert len(lines) > 8
+    assert len(lines) > 1
     assert {case: share for case, share in shares.items() if share > (0.7 if "64" in case else 0.55)} == {}
     assert {case: line["alu"] for case, line in lines.items() if line["alu"] > ALU[8] / 4} == {}
 

@@ -28,7 +28,7 @@ from kernels.w12_gemm import (  # noqa: E402
 )
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
-PATHS = ["mma", "wgmma"]
+PATHS = ["mma", pytest.param("wgmma", marks=pytest.mark.full)]
 
 
 def config(path="mma", block_n=64, unit=1, programs=1, **tile):
@@ -95,7 +95,13 @@ def test_every_schedule_sums_everything_once(device, path, programs):
 
 
 @pytest.mark.parametrize(
-    ("path", "programs", "view"), [("mma", 2, False), ("mma", 3, True), ("wgmma", 5, False), ("wgmma", 4, True)]
+    ("path", "programs", "view"),
+    [
+        ("mma", 2, False),
+        ("wgmma", 4, True),
+        pytest.param("mma", 3, True, marks=pytest.mark.full),
+        pytest.param("wgmma", 5, False, marks=pytest.mark.full),
+    ],
 )
 def test_a_row_has_the_same_bits_in_any_batch(randn, path, programs, view):
     """Row 0, and any other, is bit for bit what it is alone, at any number of rows and next to any values."""

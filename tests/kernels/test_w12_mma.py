@@ -93,7 +93,10 @@ def test_every_schedule_sums_everything_once(device, programs):
     assert torch.equal(w12_mma_reference(x, weight, dtype=F32), wanted)
 
 
-@pytest.mark.parametrize(("warps", "programs", "view"), [(4, 2, False), (4, 3, True), (8, 2, False)])
+@pytest.mark.parametrize(
+    ("warps", "programs", "view"),
+    [(4, 2, False), *(pytest.param(*each, marks=pytest.mark.full) for each in ((4, 3, True), (8, 2, False)))],
+)
 def test_a_row_has_the_same_bits_in_any_batch(randn, warps, programs, view):
     """Row 0, and any other, is bit for bit what it is alone, at any number of rows and next to any values."""
     matrix, x = trained(randn, 70, 384), randn(128, 384, dtype=BF16)
