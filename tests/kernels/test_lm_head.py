@@ -80,9 +80,15 @@ HEADS = {
     "mma in pieces": stored(programs=10),
     "wgmma": stored("wgmma"),
     "wgmma stream": stored("wgmma", programs=7),
-    "two groups": stored(unit=2),
+    "two groups": stored(unit=2, num_stages=2),
 }
-PASSES = [Config(), Config("mma", 32), Config("wgmma", 64), Config("wgmma", 128, unit=2), Config("mma", 64, chunk=32)]
+PASSES = [
+    Config(),
+    Config("mma", 32),
+    Config("wgmma", 64),
+    Config("wgmma", 128, unit=2, num_stages=2),
+    Config("mma", 64, chunk=32),
+]
 
 
 @pytest.mark.parametrize("heat", [0.0, 0.7])

@@ -699,9 +699,7 @@ def _bounded(
     if weight.paired:
         raise ValueError("a head is not gated")
     plan = gemm.plan_for(weight, rows, False, False, False, asm)
-    # Few programs rescore, and each waits for its rows: many units are on their way, and two programs still fit.
-    unit_bytes = plan.unit * 128 * (plan.block_n * 3 // 2 + 2 * plan.block_t)
-    plan = replace(plan, descriptors=False, stages=max(3, min(8, 112_000 // unit_bytes)))
+    plan = replace(plan, descriptors=False, stages=_stages(plan))
     config = config or config_for(weight.n, weight.k, plan.block_t, hot)
     passed = _pass_for(plan, config)
     bucket, tiles = plan.block_t, passed.tiles
@@ -771,6 +769,12 @@ def _bounded(
         num_warps=8,
     )
     return made
+
+
+def _stages(plan: Plan) -> int:
+    """Few programs rescore, and each waits for its rows: many units are on their way, where two programs still fit."""
+    unit_bytes = plan.unit * 128 * (plan.block_n * 3 // 2 + 2 * plan.block_t)
+    return min(8, max(3, 112_000 // unit_bytes), max(1, 220_000 // unit_bytes))
 
 
 def _pass_for(plan: Plan, config: Config) -> Pass:
