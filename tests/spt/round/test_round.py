@@ -141,6 +141,11 @@ def test_the_next_round_starts_from_the_system_of_the_last(ended, tmp_path):
 BAD = [
     (["--max-minutes", "0"], 2, "--max-minutes 0: no round"),
     (["--explore-minutes", "-1"], 2, "--explore-minutes -1"),
+    (["--usd", "nan"], 2, "--usd nan is no number of dollars"),
+    (["--usd", "inf"], 2, "--usd inf is no number of dollars"),
+    (["--directions", "99999999999999999999"], 2, "'--directions'"),
+    (["--tries", "99999999999999999999"], 2, "'--tries'"),
+    (["--turns", "99999999999999999999"], 2, "'--turns'"),
     (["--agent", "nobody"], 2, "no agent is called 'nobody'"),
     (["--agent", "memory:nothing"], 4, "there is no entry 'nothing'"),
     (["--rule", "mine"], 2, "--rule 'mine'"),
