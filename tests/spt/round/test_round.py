@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from spt.git.store import Store
 from spt.memory import Memory
 from spt.record import line_of
 from spt.round.journal import PHASES, Journal
+from spt.round.tools import search
 from spt.round.working import state_of
 from spt.verdicts import Ledger
 from tests.spt.round.toys import START, copied
@@ -194,3 +196,27 @@ def test_settings_survive_the_journal(ended):
     settings = Journal.open(Store.find(ended[0]), "one").settings()
     assert Settings.of(settings).record() == settings
     assert json.loads(git(ended[0], "show", "refs/spt/round/one:round.yaml")) == settings
+
+
+def test_settings_that_are_not_whole_are_refused():
+    """Those of a damaged journal, or of another version, are an error of one line."""
+    from spt.round.settings import Settings
+
+    for record in ({}, {"start": {"tree": "a" * 40, "options": {}}}, {"start": None}):
+        with pytest.raises(Usage, match="the settings of a round are damaged"):
+            Settings.of(record)
+
+
+def test_a_damaged_round_does_not_hide_the_others(ended, tmp_path):
+    """Where one journal cannot be read it is named and left out: others are listed, found without a name, searched."""
+    folder = copied(ended[0], tmp_path / "d")
+    git(folder, "update-ref", "refs/spt/round/broken", "main")
+    for words in (["list"], ["status"], ["watch", "--once"], ["review"]):
+        ran = spt("round", *words, cwd=folder)
+        assert (ran.code, "one" in ran.out or "sweep" in ran.out) == (0, True), ran.err
+        assert "a round is left out: refs/spt/round/broken" in ran.err
+    found = search(SimpleNamespace(store=Store.find(folder)), "the contract is broken")
+    assert "one/memory-unchecked" in [each["name"] for each in found]
+    assert errors_well(spt("round", "status", "broken", cwd=folder), 2, "refs/spt/round/broken")
+    git(folder, "update-ref", "-d", "refs/spt/round/one")
+    assert errors_well(spt("round", "status", cwd=folder), 2, "refs/spt/round/broken")
