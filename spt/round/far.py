@@ -15,7 +15,7 @@ from typing import Any
 from spt.arms import export_arms, refuse_untrusted
 from spt.campaign import Plan, Requests, appear, ask_harness, digest_of, finish, make_folder
 from spt.final import Asked as FinalAsked
-from spt.final import finish_final, make_final
+from spt.final import finish_final, known_final, make_final
 from spt.formats import canonical, read_file, read_json, read_jsonl
 from spt.job import HarnessFailed
 from spt.judge import CALIBRATE, FORCE, TIME, calibration_requests, force_requests, of_stock, time_requests
@@ -24,7 +24,6 @@ from spt.round.bench import Bench
 from spt.round.budget import Waiting
 from spt.round.direction import SystemOf
 from spt.round.runs import Asked, Runs, write_development
-from spt.seal import seal_named
 from spt.verdicts import Held
 
 __all__ = ["BATCH", "FarBench", "jobs_of"]
@@ -98,11 +97,10 @@ class FarBench(Bench):
         return verdict
 
     def final(self, a: SystemOf) -> Held:
-        sealed = seal_named(self.ledger, self.settings.seal)
-        if sealed.revealed is not None:
-            return self.ledger.held("final", sealed.revealed["key"])
         plan, asked = self.plan(a, self.stock), FinalAsked(self.settings.seal, None, self.settings.smoke)
         devices = max(1, len(self.settings.devices))
+        if (held := known_final(plan, asked, devices)) is not None:
+            return held
         name = self._name("final", _pair(plan))
         if not (self.jobs / name / "job.json").is_file():
             self.jobs.mkdir(parents=True, exist_ok=True)

@@ -93,3 +93,27 @@ def test_what_is_no_jobs_of_a_round_is_refused(carried, tmp_path):
     assert errors_well(spt("round", "pack", "far", "-o", tmp_path / "x.tar", cwd=folder), 4, "nothing to carry")
     assert errors_well(spt("round", "pack", "gone", "-o", tmp_path / "x.tar", cwd=folder), 4, "no round is called")
     assert snapshot(folder) == before
+
+
+def test_the_verdict_of_another_system_is_not_taken_for_a_final(carried, tmp_path):
+    """A journal that was moved back may come to another best: its seal was spent, and that is said."""
+    import shutil
+    from dataclasses import replace
+
+    from spt.errors import Usage
+    from spt.git.store import Store
+    from spt.round.budget import Budget
+    from spt.round.far import FarBench
+    from spt.round.journal import Journal
+    from spt.round.settings import Settings
+    from spt.round.working import state_of
+
+    folder = tmp_path / "d"
+    shutil.copytree(carried[0], folder, symlinks=True)
+    journal = Journal.open(Store.find(folder), "far")
+    best, settings = state_of(journal).best, Settings.of(journal.settings())
+    bench = FarBench(journal.store, settings, Budget(None, tmp_path / "stop"), print)
+    verdict = bench.final(best).verdict
+    assert verdict is not None and verdict["answer"] == "smoke"
+    with pytest.raises(Usage, match="by another final"):
+        bench.final(replace(best, options={**best.options, "tau": 3}))
