@@ -19,7 +19,7 @@ from spt.final import finish_final, known_final, make_final
 from spt.formats import canonical, read_file, read_json, read_jsonl
 from spt.job import HarnessFailed
 from spt.judge import CALIBRATE, FORCE, TIME, calibration_requests, force_requests, of_stock, time_requests
-from spt.pack import ENDED
+from spt.pack import ENDED, load_ended
 from spt.round.bench import Bench
 from spt.round.budget import Waiting
 from spt.round.direction import SystemOf
@@ -186,9 +186,9 @@ class FarBench(Bench):
                 f"the round waits for what another machine measures, '{name}' first",
                 f"`spt round pack {self.settings.round} -o FILE.tar` carries it",
             )
-        ended = read_json(file.read_bytes(), str(file))
-        if ended["status"]:
-            raise HarnessFailed(ended["status"], [f"error: {ended['error']}"], [])
+        status, error = load_ended(file, f"'{file}'")
+        if status:
+            raise HarnessFailed(status, [f"error: {error}"], [])
 
 
 def _pair(plan: Plan) -> dict[str, Any]:

@@ -95,6 +95,39 @@ def test_what_is_no_jobs_of_a_round_is_refused(carried, tmp_path):
     assert snapshot(folder) == before
 
 
+JOB = {"name": "run-1", "command": "run", "words": []}
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [JOB | {"words": 5}],
+        [JOB | {"words": [1]}],
+        [JOB | {"command": "../run"}],
+        [JOB | {"command": None}],
+        [JOB | {"name": "run-\x1b[31m"}],
+        [JOB | {"name": ".new-1"}],
+        [JOB, JOB],
+        {},
+        [[]],
+    ],
+)
+def test_a_batch_that_is_damaged_is_refused_before_anything_is_written(jobs, tmp_path):
+    """Whatever another machine wrote, `unpack` names the tar, and leaves no batch that `pack` would fail on."""
+    import io
+    import tarfile
+
+    data = json.dumps({"v": 1, "kind": "batch", "jobs": jobs}).encode()
+    with tarfile.open(tmp_path / "back.tar", "w") as tar:
+        for name, text in (("batch.json", data), ("run-1.tar", b"")):
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    ran = spt("round", "unpack", tmp_path / "back.tar", tmp_path / "work", cwd=tmp_path)
+    assert errors_well(ran, 2, "back.tar', batch.json")
+    assert not list((tmp_path / "work").iterdir())
+
+
 def test_the_verdict_of_another_system_is_not_taken_for_a_final(carried, tmp_path):
     """A journal that was moved back may come to another best: its seal was spent, and that is said."""
     import shutil
