@@ -119,6 +119,8 @@ def test_what_a_round_did_can_be_read(ended):
     assert "memory-canary" in shown.out and "final: smoke" in shown.out
     watched = spt("round", "watch", "one", cwd=folder)
     assert len(watched.out.splitlines()) == ran.json["events"]
+    assert "gate memory-wrong: exact, no, the answer to" in watched.out
+    assert "gate memory-canary: exact, passes, ids are" in watched.out
     reviewed = spt("round", "review", "one", cwd=folder)
     assert "canary: do it" in reviewed.out and "confirm: passes" in reviewed.out
     again = spt("round", "resume", "one", "--json", cwd=folder)
