@@ -127,6 +127,16 @@ def test_what_a_round_did_can_be_read(ended):
     assert (again.code, again.json) == (0, ran.json)
 
 
+def test_a_review_is_the_same_for_every_user(ended, tmp_path):
+    """Colours, signatures and formats that a user set for `git log` change nothing of it."""
+    folder = copied(ended[0], tmp_path / "deployment")
+    before = spt("round", "review", "one", cwd=folder).out
+    for name, value in (("color.ui", "always"), ("format.pretty", "oneline"), ("log.decorate", "full")):
+        git(folder, "config", name, value)
+    assert spt("round", "review", "one", cwd=folder).out == before
+    assert "x1b" not in before
+
+
 def test_the_next_round_starts_from_the_system_of_the_last(ended, tmp_path):
     """It needs no word for that; entries that are in the system are not proposed again."""
     folder = copied(ended[0], tmp_path / "deployment")
