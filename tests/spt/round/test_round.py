@@ -193,6 +193,27 @@ def test_a_round_needs_a_repository_and_a_round(repository, tmp_path):
     assert errors_well(spt("round", "list", cwd=tmp_path / "nowhere"), 2, "git repository")
 
 
+def test_a_start_beside_another_is_told_of_the_round(repository, monkeypatch):
+    """Of two that begin at once one begins; the other hears of the round that is there, not of the seal that it has."""
+    from spt.round import start
+
+    make_seal, begin = start.make_seal, start._begin
+
+    def beaten(*words):
+        make_seal(*words)
+        return make_seal(*words)
+
+    def late(*words):
+        begin(*words)
+        return begin(*words)
+
+    monkeypatch.setattr(start, "make_seal", beaten)
+    monkeypatch.setattr(start, "_begin", late)
+    words = [*START, "--agent", "memory:canary", "--max-minutes", "0.0001"]
+    assert errors_well(spt(*words, cwd=repository), 2, "there is a round 'toy-1' already")
+    assert errors_well(spt(*words, "--name", "x.used", cwd=repository), 2, "'x.used' cannot be a name")
+
+
 def test_a_dirty_repository_is_named(repository):
     """A round from HEAD is one of what is committed."""
     (repository / "stock/engine.py").write_text("# changed\n")
