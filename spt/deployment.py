@@ -192,12 +192,14 @@ def read(path: Path) -> Deployment:
 
 def read_words(path: Path) -> Any:
     """The file's words as they stand, not checked."""
-    from spt.formats import read_yaml
+    from spt.formats import MAX_YAML_BYTES, read_yaml
 
     try:
-        return read_yaml(path.read_bytes(), str(path))
+        with path.open("rb") as file:
+            data = file.read(MAX_YAML_BYTES + 1)  # one too many, which is refused, where it goes on without end
     except OSError as error:
         raise Missing(f"the deployment '{path}' cannot be read: {error.strerror}", _KEYS) from None
+    return read_yaml(data, str(path))
 
 
 def parse(value: Any, where: str, folder: Path) -> Deployment:

@@ -32,7 +32,7 @@ from spt.judge import Limits
 from spt.seal import Sealed, all_seals, draw, refuse_other, reveal, seal_named
 from spt.verdicts import FINAL, OPEN, Held, Ledger, named
 
-__all__ = ["KIND", "Asked", "earlier_finals", "final_system", "finish_final", "make_final"]
+__all__ = ["KIND", "Asked", "earlier_finals", "final_system", "finish_final", "known_final", "make_final"]
 
 KIND = Kind("final", "final", "-final")
 
@@ -82,6 +82,13 @@ def make_final(plan: Plan, asked: Asked, devices: int, to: Path) -> None:
         _draw(plan, sealed, asked, job, devices, part)
 
     appear(to, make)
+
+
+def known_final(plan: Plan, asked: Asked, devices: int) -> Held | None:
+    """The verdict of this final where it has one; Usage where its seal was drawn for another system."""
+    sealed = seal_named(plan.ledger, asked.seal)
+    refuse_other(sealed, _key(plan, sealed, asked, devices))
+    return None if sealed.revealed is None else plan.ledger.held(FINAL, sealed.revealed["key"])
 
 
 def finish_final(ledger: Ledger, deployment: Deployment, samples: Path) -> Held:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from spt.errors import Conflict, Missing, Usage
 from spt.formats import check, read_json
 
-__all__ = ["ENDED", "TIMED", "load_job", "pack", "unpack"]
+__all__ = ["ENDED", "TIMED", "load_ended", "load_job", "pack", "unpack"]
 
 JOB, SAMPLES = "job.json", "out/samples.jsonl"
 TIMED = "timed.jsonl"  # beside a job of forcing: what was timed
@@ -210,11 +210,23 @@ def unpack(path: Path, to: Path, changes: dict[str, Any]) -> Path:
 
 
 def _check_came(part: Path, job: dict[str, Any], path: Path) -> None:
-    """Usage where what a tar holds of a measurement is not a whole one of its job."""
+    """Usage where what a tar holds of a measurement is not a whole one of its job, or does not say how a job ended."""
     measured = [name for name in _inner(part) if _MEASURED.fullmatch(name)]
     if measured and not (part / SUMMARY).exists() and not (measured == [ANSWERS] and (part / ENDED).exists()):
         raise Usage(f"'{path}' holds '{measured[0]}' of a measurement that is not finished", _PACK)
     _check_measurement(part, job, f"'{path}'", _PACK)
+    if (part / ENDED).exists():
+        load_ended(part / ENDED, f"'{path}', {ENDED}")
+
+
+def load_ended(file: Path, where: str) -> tuple[int, str]:
+    """(status, error) of a job that ended in a batch, the error empty where there is none; `where` is what errors
+    name."""
+    ended = read_json(file.read_bytes(), where)
+    status, error = (ended.get("status"), ended.get("error")) if isinstance(ended, dict) else (None, None)
+    if type(status) is not int or not isinstance(error, str | None):
+        raise Usage(f"{where} does not say how the job ended")
+    return status, error or ""
 
 
 def _inner(folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from spt import share
 from spt.errors import Usage
-from spt.formats import check, read_yaml
+from spt.formats import MAX_YAML_BYTES, check, read_yaml
 from spt.git.objects import EXECUTABLE, GITLINK, LINK, TREE, Objects, Oid
 from spt.git.tree import fold, subtree, walk, without
 
@@ -233,7 +233,8 @@ def check_options(declared: Mapping[str, Option], given: Mapping[str, object], w
 def read_options(path: Path) -> dict[str, str]:
     """An OPTIONS.yaml, a mapping from option name to value; values are text until `check_options` types them."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(MAX_YAML_BYTES + 1)  # one too many, which is refused, where it goes on without end
     except OSError as error:
         raise Usage(f"options file '{path}' cannot be read: {error.strerror}") from error
     values = read_yaml(data, str(path))

@@ -117,5 +117,7 @@ def _show(stories: "list[Story]", found: "Transfer | None") -> None:
     if found is not None:
         for words in found.left_out:
             say(f"warning: an entry is left out: {words}")
+        if not found.places:
+            say("note: no line of evidence names a deployment; `spt report ROUND --transfer` takes that of a round")
         columns = ("entry", "deployment", "machine", "fits", "applies", "pays", "figure")
         table(columns, transfer_cells(found))

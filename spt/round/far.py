@@ -15,16 +15,15 @@ from typing import Any
 from spt.arms import export_arms, refuse_untrusted
 from spt.campaign import Plan, Requests, appear, ask_harness, digest_of, finish, make_folder
 from spt.final import Asked as FinalAsked
-from spt.final import finish_final, make_final
+from spt.final import finish_final, known_final, make_final
 from spt.formats import canonical, read_file, read_json, read_jsonl
 from spt.job import HarnessFailed
 from spt.judge import CALIBRATE, FORCE, TIME, calibration_requests, force_requests, of_stock, time_requests
-from spt.pack import ENDED
+from spt.pack import ENDED, load_ended
 from spt.round.bench import Bench
 from spt.round.budget import Waiting
 from spt.round.direction import SystemOf
 from spt.round.runs import Asked, Runs, write_development
-from spt.seal import seal_named
 from spt.verdicts import Held
 
 __all__ = ["BATCH", "FarBench", "jobs_of"]
@@ -98,11 +97,10 @@ class FarBench(Bench):
         return verdict
 
     def final(self, a: SystemOf) -> Held:
-        sealed = seal_named(self.ledger, self.settings.seal)
-        if sealed.revealed is not None:
-            return self.ledger.held("final", sealed.revealed["key"])
         plan, asked = self.plan(a, self.stock), FinalAsked(self.settings.seal, None, self.settings.smoke)
         devices = max(1, len(self.settings.devices))
+        if (held := known_final(plan, asked, devices)) is not None:
+            return held
         name = self._name("final", _pair(plan))
         if not (self.jobs / name / "job.json").is_file():
             self.jobs.mkdir(parents=True, exist_ok=True)
@@ -188,9 +186,9 @@ class FarBench(Bench):
                 f"the round waits for what another machine measures, '{name}' first",
                 f"`spt round pack {self.settings.round} -o FILE.tar` carries it",
             )
-        ended = read_json(file.read_bytes(), str(file))
-        if ended["status"]:
-            raise HarnessFailed(ended["status"], [f"error: {ended['error']}"], [])
+        status, error = load_ended(file, f"'{file}'")
+        if status:
+            raise HarnessFailed(status, [f"error: {error}"], [])
 
 
 def _pair(plan: Plan) -> dict[str, Any]:

@@ -165,7 +165,10 @@ class Journal:
         if tip is None or tip == self._tip:
             return
         where = f"{self.reference}:{_EVENTS}"
-        state = self.store.objects.lookup(self.store.objects.commit(tip).tree, _EVENTS)
+        try:
+            state = self.store.objects.lookup(self.store.objects.commit(tip).tree, _EVENTS)
+        except (Usage, Missing) as error:
+            raise type(error)(f"{self.reference}: {error.message}", error.hint) from None
         if state is None:
             raise Usage(f"{where} is not there", "this is no journal of a round")
         rows = read_jsonl(self.store.objects.blob(state.oid), where, "round_event")
@@ -173,4 +176,6 @@ class Journal:
         for number, event in enumerate(events):
             if (event.round, event.seq) != (self.round, number):
                 raise Usage(f"{where}: line {number + 1} is event {event.seq} of '{event.round}'")
+        if not events:
+            raise Usage(f"{where} holds no event", "this is no journal of a round")
         self._events, self._tip = events, tip

@@ -5,6 +5,8 @@ Nothing here needs git: the other machine packs and unpacks with the same code.
 
 import io
 import json
+import re
+import shutil
 import tarfile
 import tempfile
 from pathlib import Path
@@ -101,7 +103,7 @@ def _extract(path: Path, to: Path) -> dict[str, Any]:
                 source = tar.extractfile(member)
                 assert source is not None  # a plain file
                 with (to / member.name).open("xb") as file:
-                    file.write(source.read())
+                    shutil.copyfileobj(source, file)
     except FileExistsError:
         raise Usage(f"'{path}' holds a file twice") from None
     except (tarfile.TarError, ValueError) as error:
@@ -110,25 +112,32 @@ def _extract(path: Path, to: Path) -> dict[str, Any]:
         raise Missing(f"there is no tar '{path}'") from None
     if not (to / BATCH).is_file():
         raise Usage(f"'{path}' holds no batch of a round", "`spt round pack` writes one")
-    batch = _read(to / BATCH)
+    batch = _read(to / BATCH, f"'{path}', {BATCH}")
     came = {file.name for file in to.iterdir()} - {BATCH}
     if came != {f"{job['name']}.tar" for job in batch["jobs"]}:
         raise Usage(f"'{path}' does not hold the jobs that its batch names")
     return batch
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path, where: str | None = None) -> dict[str, Any]:
+    """The batch in a file; `where` is what errors name instead of it."""
     if not file.is_file():
         raise Missing(f"there is no batch of jobs at '{file}'", "a round that was started with --elsewhere has one")
-    value = read_json(file.read_bytes(), str(file))
+    where = where or f"'{file}'"
+    value = read_json(file.read_bytes(), where)
     jobs = value.get("jobs") if isinstance(value, dict) else None
     if not isinstance(jobs, list) or not all(_is_job(job) for job in jobs):
-        raise Usage(f"'{file}' is no batch of a round's jobs")
+        raise Usage(f"{where} is no batch of a round's jobs")
+    if len({job["name"] for job in jobs}) < len(jobs):
+        raise Usage(f"{where} names a job twice")
     return dict(value)
 
 
 def _is_job(job: Any) -> bool:
+    """What `FarBench` names and asks; whether the words are right is for the harness that runs them."""
     if not isinstance(job, dict) or job.keys() != {"name", "command", "words"}:
         return False
-    name = job["name"]
-    return isinstance(name, str) and Path(name).name == name and name not in ("", ".", "..", BATCH)
+    name, command, words = job["name"], job["command"], job["words"]
+    named = isinstance(name, str) and re.fullmatch(r"[a-z0-9][a-z0-9-]{0,99}", name) is not None
+    asked = isinstance(command, str) and re.fullmatch(r"[a-z]{1,20}", command) is not None
+    return named and asked and isinstance(words, list) and all(isinstance(word, str) for word in words)

@@ -14,6 +14,8 @@ from spt.round.state import Course, State
 
 __all__ = ["Reviewed", "review"]
 
+_PLAIN = ("--no-color", "--no-show-signature", "--no-decorate", "--format=medium")  # whatever its user's own log is
+
 
 @dataclass(frozen=True)
 class Reviewed:
@@ -32,7 +34,7 @@ def review(journal: Journal, state: State) -> Iterator[Reviewed]:
     store = journal.store
     for course in state.promoted:
         base, tip = course.direction.base_commit, str(course.end["commit"])
-        log = _git(store, "log", "--reverse", "--stat", f"{base}..{tip}") if base != tip else ""
+        log = _git(store, "log", *_PLAIN, "--reverse", "--stat", f"{base}..{tip}") if base != tip else ""
         yield Reviewed(course, log, _range_diff(store, journal.round, course, base, tip))
 
 

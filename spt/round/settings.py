@@ -7,6 +7,7 @@ from typing import Any
 
 from spt.campaign import DEMO, RULE
 from spt.deployment import Deployment, parse
+from spt.errors import Usage
 from spt.git.objects import Oid
 from spt.round.agents import Limits
 from spt.round.direction import SystemOf
@@ -82,12 +83,18 @@ class Settings:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Settings":
-        return cls(
-            **{
-                **record,
-                "start": SystemOf.of(record["start"]),
-                "agents": tuple(record["agents"]),
-                "devices": tuple(record["devices"]),
-                "limits": Limits(**record["limits"]),
-            }
-        )
+        """Settings from their record; Usage where they are not whole, or another version's."""
+        try:
+            return cls(
+                **{
+                    **record,
+                    "start": SystemOf.of(record["start"]),
+                    "agents": tuple(record["agents"]),
+                    "devices": tuple(record["devices"]),
+                    "limits": Limits(**record["limits"]),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise Usage(
+                f"the settings of a round are damaged: {error}", "`git log` of refs/spt/round/ shows who wrote them"
+            ) from None

@@ -176,11 +176,18 @@ def _free_name(store: Store, deployment: str) -> str:
 
 
 def _seal(ledger: Ledger, deployment: Deployment, name: str) -> str:
-    """The seal of the round's final; one that a killed start made, and nobody used, is taken over."""
+    """The seal of the round's final; one that a killed start made, or one beside this, and nobody used, is taken over:
+    of two starts the journal lets one begin."""
     try:
         sealed = seal_named(ledger, name)
     except SptError:
-        return make_seal(ledger, deployment, name).name
+        try:
+            return make_seal(ledger, deployment, name).name
+        except Usage as error:
+            try:
+                sealed = seal_named(ledger, name)
+            except SptError:
+                raise error from None
     if sealed.drawn is not None:
         raise Usage(f"the seal '{name}' was used", "--name gives the round another name")
     return sealed.name

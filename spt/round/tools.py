@@ -110,9 +110,12 @@ def search(bench: Bench, words: str) -> list[dict[str, Any]]:
         text = f"{card.data['summary']} {card.data['mechanism']}"
         found.append({"name": name, "kind": "entry", "title": card.data["title"], "text": " ".join(text.split())})
     for round_ in rounds(bench.store):
-        journal = Journal(bench.store, round_)
-        told = {event.direction: event.data for event in journal.events() if event.event == "direction"}
-        for event in journal.events():
+        try:
+            events = Journal(bench.store, round_).events()
+        except SptError:  # a round of long ago that is damaged is no reason to fail in this one
+            continue
+        told = {event.direction: event.data for event in events if event.event == "direction"}
+        for event in events:
             if event.event == "declined" and event.direction is not None:
                 title, text = told[event.direction]["title"], f"{event.data['gate']}: {event.data['reason']}"
                 found.append({"name": f"{round_}/{event.direction}", "kind": "declined", "title": title, "text": text})

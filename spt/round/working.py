@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spt.campaign import Emit
-from spt.errors import Unsupported
+from spt.errors import SptError, Unsupported
 from spt.git.store import Store
 from spt.round.bench import Bench, room_of
 from spt.round.budget import Budget
 from spt.round.bundle import INCOMING, RESCUE
 from spt.round.clone import sweep
 from spt.round.far import FarBench
-from spt.round.journal import BEST, TRY, Journal
+from spt.round.journal import BEST, TRY, Journal, rounds
 from spt.round.machine import Machine, Say
 from spt.round.settings import Settings
 from spt.round.state import State, fold
 
-__all__ = ["ask_to_stop", "is_at_work", "state_of", "work"]
+__all__ = ["ask_to_stop", "is_at_work", "standing", "state_of", "work"]
 
 _LOCK, _STOP = "lock", "stop"
 _STOP_WAIT_S, _POLL_S = 30.0, 0.1
@@ -29,6 +29,18 @@ _STOP_WAIT_S, _POLL_S = 30.0, 0.1
 def state_of(journal: Journal) -> State:
     """Where a round stands."""
     return fold(journal.events(), Settings.of(journal.settings()).start_commit)
+
+
+def standing(store: Store, damaged: list[SptError]) -> Iterator[tuple[Journal, State]]:
+    """Every round with where it stands, by name; what is wrong with one that cannot be read goes to `damaged`."""
+    for name in rounds(store):
+        journal = Journal(store, name)
+        try:
+            state = state_of(journal)
+        except SptError as error:
+            damaged.append(error)
+            continue
+        yield journal, state
 
 
 def work(journal: Journal, minutes: float | None, emit: Emit, say: Say) -> State:

@@ -143,6 +143,13 @@ def test_widen_is_a_power_of_two(write, widen):
         read(write(target=f"target: {{path: model, widen: {widen}}}"))
 
 
+def test_a_file_without_end(tmp_path):
+    """No more of a file is read than a deployment may have."""
+    (tmp_path / "deployment.yaml").symlink_to("/dev/zero")
+    with pytest.raises(Usage, match="that a YAML file may have"):
+        read(tmp_path / "deployment.yaml")
+
+
 def test_missing_file(tmp_path):
     """A deployment that is not there is named."""
     with pytest.raises(Missing, match=r"'.*nowhere\.yaml' cannot be read"):

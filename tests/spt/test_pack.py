@@ -428,3 +428,15 @@ def test_commands(tmp_path):
     assert errors_well(spt("job", "unpack", "", cwd=tmp_path), 2, "is no tar")
     assert errors_well(spt("job", "unpack", "there.tar", "new", "--device", "tpu", cwd=tmp_path), 2, "'tpu'")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "ended", ["{}", "[]", '{"status": "0", "error": null}', '{"status": 1, "error": 7}', "nothing"]
+)
+def test_a_job_that_does_not_say_how_it_ended_is_not_taken(ended, job, tmp_path):
+    """What a batch wrote of an end is checked where it comes in, so that nothing damaged lies among a round's jobs."""
+    (job / "out" / "ended.json").write_text(ended)
+    pack(job, tmp_path / "back.tar", samples=True)
+    with pytest.raises(Usage, match=r"back\.tar"):
+        unpack(tmp_path / "back.tar", tmp_path / "there", {})
+    assert not (tmp_path / "there").exists()

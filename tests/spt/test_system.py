@@ -8,7 +8,7 @@ from spt.errors import Usage
 from spt.git.objects import EXECUTABLE, FILE, LINK, Objects, State
 from spt.git.tree import splice, walk
 from spt.initialise import plain_tree
-from spt.system import export, options_of, split_system
+from spt.system import export, options_of, read_options, split_system
 from tests.spt.toys import STOCK, commit_files, errors_well, git, snapshot, spt, write
 
 TOML = '[{0}]\ntype = "{1}"\ndefault = {2}\nmeaning = "m"\n{3}\n'
@@ -52,6 +52,13 @@ def exported(folder, system, name="out"):
     ran = spt("export", system, folder.parent / name, "--json", cwd=folder)
     assert ran.code == 0, ran.err
     return ran.json
+
+
+def test_an_options_file_without_end(tmp_path):
+    """No more of it is read than a YAML file may have."""
+    (tmp_path / "options.yaml").symlink_to("/dev/zero")
+    with pytest.raises(Usage, match="that a YAML file may have"):
+        read_options(tmp_path / "options.yaml")
 
 
 def test_stock_entries_and_revisions_are_systems(released):

@@ -14,20 +14,27 @@ round_argument = click.argument("name", required=False)
 
 
 def named_round(name: str | None) -> "Journal":
-    """The journal of a round; without a name the newest of those that have not ended, else the newest of all."""
-    from spt.errors import Missing
+    """The journal of a round; without a name the newest of those that have not ended, else the newest of all.
+
+    What cannot be read is named and passed over, and is an error where there is nothing else.
+    """
+    from spt.cli.output import say
+    from spt.errors import Missing, SptError
     from spt.git.store import Store
-    from spt.round.journal import Journal, rounds
-    from spt.round.working import state_of
+    from spt.round.journal import Journal
+    from spt.round.working import standing
 
     store = Store.find(Path())
     if name is not None:
         return Journal.open(store, name)
-    journals = [Journal.open(store, each) for each in rounds(store)]
-    if not journals:
-        raise Missing("there is no round here", "`spt round start` begins one")
-    open_ = [journal for journal in journals if state_of(journal).outcome is None]
-    return max(open_ or journals, key=lambda journal: journal.events()[-1].date)
+    damaged: list[SptError] = []
+    found = list(standing(store, damaged))
+    if not found:
+        raise damaged[0] if damaged else Missing("there is no round here", "`spt round start` begins one")
+    for error in damaged:
+        say(f"warning: a round is left out: {error.message}")
+    open_ = [journal for journal, state in found if state.outcome is None]
+    return max(open_ or [journal for journal, _ in found], key=lambda journal: journal.events()[-1].date)
 
 
 def jobs_folder(word: str, *, new: bool = False) -> Path:

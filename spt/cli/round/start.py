@@ -4,6 +4,8 @@ import click
 
 from spt.cli.names import complete_entries
 
+_COUNT = click.IntRange(min=1, max=100_000)  # a journal keeps it, whose numbers have an end
+
 
 @click.command()
 @click.argument("system", required=False, shell_complete=complete_entries)
@@ -13,12 +15,12 @@ from spt.cli.names import complete_entries
 @click.option("--rule", default="paired-1", show_default=True, metavar="RULE", help="Of the judge; `demo` for a CPU.")
 @click.option("--max-minutes", type=float, metavar="M", help="Stop then; `spt round resume` goes on.")
 @click.option(
-    "--explore-minutes", type=float, metavar="M", help="Begin no direction after so many; end the round then."
+    "--explore-minutes", type=float, metavar="M", help="Begin no direction after so many; go on to the final then."
 )
-@click.option("--directions", type=click.IntRange(min=1), default=16, show_default=True, help="The most of one phase.")
-@click.option("--tries", type=click.IntRange(min=1), default=16, show_default=True, help="Quick measurements of each.")
+@click.option("--directions", type=_COUNT, default=16, show_default=True, help="The most of one phase.")
+@click.option("--tries", type=_COUNT, default=16, show_default=True, help="Quick measurements of each.")
 @click.option("--agent-minutes", type=float, metavar="M", help="Of an agent in a sandbox, each time.  [default: 60]")
-@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Of a model, each time.")
+@click.option("--turns", type=_COUNT, metavar="N", help="Of a model, each time.")
 @click.option("--usd", type=click.FloatRange(min=0), metavar="D", help="Of a model, each direction.")
 @click.option("--no-cost-model", is_flag=True, help="Neither measure nor plan by the ceiling.")
 @click.option("--devices", metavar="D[,D]", help="cpu, cuda or cuda:N; two are exchanged within a unit of timing.")
@@ -56,13 +58,14 @@ def start(
       spt round start --max-minutes 600
       spt round start stock --agent memory:best-first-tree --devices cuda:0,cuda:1
     """
+    import math
     from pathlib import Path
 
     from spt.choice import nearest_deployment
     from spt.cli.judging import chosen_devices
     from spt.cli.output import say
     from spt.cli.round.work import go_on
-    from spt.errors import Missing
+    from spt.errors import Missing, Usage
     from spt.round.agents import Limits
     from spt.round.budget import checked_minutes
     from spt.round.start import Wanted
@@ -71,6 +74,8 @@ def start(
     checked_minutes(max_minutes, "--max-minutes")
     checked_minutes(explore_minutes, "--explore-minutes")
     checked_minutes(agent_minutes, "--agent-minutes")
+    if usd is not None and not math.isfinite(usd):
+        raise Usage(f"--usd {usd:g} is no number of dollars", "leave it out for no limit")
     found = Path(file) if file is not None else nearest_deployment(Path.cwd())
     if found is None:
         raise Missing("there is no deployment.yaml here", "--deployment FILE names one (docs/deployment.md)")

@@ -39,5 +39,8 @@ def watch(name: str | None, once: bool) -> None:
 
 def _words(direction: str | None, found: "dict[str, object]") -> str:
     """What of an event's data fits a line."""
-    said = [str(found[key]) for key in ("state", "gate", "verdict", "outcome", "reason") if found.get(key)]
+    if "passed" in found:
+        found = {**found, "passed": "passes" if found["passed"] else "no"}
+    keys = ("state", "gate", "passed", "verdict", "outcome", "name", "kind", "branch", "title", "note", "reason")
+    said = [str(found[key]) for key in keys if found.get(key)]
     return f"{'' if direction is None else f' {direction}'}{': ' if said else ''}{', '.join(said)[:160]}"

@@ -112,6 +112,13 @@ def test_the_page_of_transfer_alone(measured):
     assert "speedup" not in ran.out
 
 
+def test_entries_without_evidence(deployment):
+    """An empty table says why it is empty, and what fills it."""
+    ran = spt("report", "--transfer", cwd=deployment)
+    assert ran.code == 0, ran.err
+    assert "no line of evidence names a deployment; `spt report ROUND --transfer`" in ran.err
+
+
 def test_shipped_entries_transfer_as_their_evidence_says(tmp_path):
     """Outside of any repository it is what ships that is told, without a page unless one is asked for."""
     ran = spt("report", "--transfer", cwd=tmp_path)

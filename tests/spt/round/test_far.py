@@ -93,3 +93,60 @@ def test_what_is_no_jobs_of_a_round_is_refused(carried, tmp_path):
     assert errors_well(spt("round", "pack", "far", "-o", tmp_path / "x.tar", cwd=folder), 4, "nothing to carry")
     assert errors_well(spt("round", "pack", "gone", "-o", tmp_path / "x.tar", cwd=folder), 4, "no round is called")
     assert snapshot(folder) == before
+
+
+JOB = {"name": "run-1", "command": "run", "words": []}
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [JOB | {"words": 5}],
+        [JOB | {"words": [1]}],
+        [JOB | {"command": "../run"}],
+        [JOB | {"command": None}],
+        [JOB | {"name": "run-\x1b[31m"}],
+        [JOB | {"name": ".new-1"}],
+        [JOB, JOB],
+        {},
+        [[]],
+    ],
+)
+def test_a_batch_that_is_damaged_is_refused_before_anything_is_written(jobs, tmp_path):
+    """Whatever another machine wrote, `unpack` names the tar, and leaves no batch that `pack` would fail on."""
+    import io
+    import tarfile
+
+    data = json.dumps({"v": 1, "kind": "batch", "jobs": jobs}).encode()
+    with tarfile.open(tmp_path / "back.tar", "w") as tar:
+        for name, text in (("batch.json", data), ("run-1.tar", b"")):
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    ran = spt("round", "unpack", tmp_path / "back.tar", tmp_path / "work", cwd=tmp_path)
+    assert errors_well(ran, 2, "back.tar', batch.json")
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_the_verdict_of_another_system_is_not_taken_for_a_final(carried, tmp_path):
+    """A journal that was moved back may come to another best: its seal was spent, and that is said."""
+    import shutil
+    from dataclasses import replace
+
+    from spt.errors import Usage
+    from spt.git.store import Store
+    from spt.round.budget import Budget
+    from spt.round.far import FarBench
+    from spt.round.journal import Journal
+    from spt.round.settings import Settings
+    from spt.round.working import state_of
+
+    folder = tmp_path / "d"
+    shutil.copytree(carried[0], folder, symlinks=True)
+    journal = Journal.open(Store.find(folder), "far")
+    best, settings = state_of(journal).best, Settings.of(journal.settings())
+    bench = FarBench(journal.store, settings, Budget(None, tmp_path / "stop"), print)
+    verdict = bench.final(best).verdict
+    assert verdict is not None and verdict["answer"] == "smoke"
+    with pytest.raises(Usage, match="by another final"):
+        bench.final(replace(best, options={**best.options, "tau": 3}))

@@ -77,6 +77,16 @@ def test_a_journal_that_was_changed_by_hand_is_refused(deployment):
         Journal.open(opened(deployment), "r").events()
 
 
+def test_a_journal_that_holds_nothing_is_none(deployment):
+    """A reference to a commit without events, or to no commit at all, is named with the reference."""
+    blob = git(deployment, "hash-object", "-w", "--stdin", stdin=b"")
+    tree = git(deployment, "mktree", stdin=f"100644 blob {blob}\tevents.jsonl\n".encode())
+    for oid in (git(deployment, "commit-tree", "-m", "x", tree), git(deployment, "rev-parse", "HEAD"), blob):
+        git(deployment, "update-ref", "refs/spt/round/r", oid)
+        with pytest.raises(Usage, match="refs/spt/round/r"):
+            Journal.open(opened(deployment), "r").events()
+
+
 # --- the state ---
 
 

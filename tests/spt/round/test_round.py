@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from spt.git.store import Store
 from spt.memory import Memory
 from spt.record import line_of
 from spt.round.journal import PHASES, Journal
+from spt.round.tools import search
 from spt.round.working import state_of
 from spt.verdicts import Ledger
 from tests.spt.round.toys import START, copied
@@ -117,10 +119,22 @@ def test_what_a_round_did_can_be_read(ended):
     assert "memory-canary" in shown.out and "final: smoke" in shown.out
     watched = spt("round", "watch", "one", cwd=folder)
     assert len(watched.out.splitlines()) == ran.json["events"]
+    assert "gate memory-wrong: exact, no, the answer to" in watched.out
+    assert "gate memory-canary: exact, passes, ids are" in watched.out
     reviewed = spt("round", "review", "one", cwd=folder)
     assert "canary: do it" in reviewed.out and "confirm: passes" in reviewed.out
     again = spt("round", "resume", "one", "--json", cwd=folder)
     assert (again.code, again.json) == (0, ran.json)
+
+
+def test_a_review_is_the_same_for_every_user(ended, tmp_path):
+    """Colours, signatures and formats that a user set for `git log` change nothing of it."""
+    folder = copied(ended[0], tmp_path / "deployment")
+    before = spt("round", "review", "one", cwd=folder).out
+    for name, value in (("color.ui", "always"), ("format.pretty", "oneline"), ("log.decorate", "full")):
+        git(folder, "config", name, value)
+    assert spt("round", "review", "one", cwd=folder).out == before
+    assert "x1b" not in before
 
 
 def test_the_next_round_starts_from_the_system_of_the_last(ended, tmp_path):
@@ -141,6 +155,11 @@ def test_the_next_round_starts_from_the_system_of_the_last(ended, tmp_path):
 BAD = [
     (["--max-minutes", "0"], 2, "--max-minutes 0: no round"),
     (["--explore-minutes", "-1"], 2, "--explore-minutes -1"),
+    (["--usd", "nan"], 2, "--usd nan is no number of dollars"),
+    (["--usd", "inf"], 2, "--usd inf is no number of dollars"),
+    (["--directions", "99999999999999999999"], 2, "'--directions'"),
+    (["--tries", "99999999999999999999"], 2, "'--tries'"),
+    (["--turns", "99999999999999999999"], 2, "'--turns'"),
     (["--agent", "nobody"], 2, "no agent is called 'nobody'"),
     (["--agent", "memory:nothing"], 4, "there is no entry 'nothing'"),
     (["--rule", "mine"], 2, "--rule 'mine'"),
@@ -174,6 +193,27 @@ def test_a_round_needs_a_repository_and_a_round(repository, tmp_path):
     assert errors_well(spt("round", "list", cwd=tmp_path / "nowhere"), 2, "git repository")
 
 
+def test_a_start_beside_another_is_told_of_the_round(repository, monkeypatch):
+    """Of two that begin at once one begins; the other hears of the round that is there, not of the seal that it has."""
+    from spt.round import start
+
+    make_seal, begin = start.make_seal, start._begin
+
+    def beaten(*words):
+        make_seal(*words)
+        return make_seal(*words)
+
+    def late(*words):
+        begin(*words)
+        return begin(*words)
+
+    monkeypatch.setattr(start, "make_seal", beaten)
+    monkeypatch.setattr(start, "_begin", late)
+    words = [*START, "--agent", "memory:canary", "--max-minutes", "0.0001"]
+    assert errors_well(spt(*words, cwd=repository), 2, "there is a round 'toy-1' already")
+    assert errors_well(spt(*words, "--name", "x.used", cwd=repository), 2, "'x.used' cannot be a name")
+
+
 def test_a_dirty_repository_is_named(repository):
     """A round from HEAD is one of what is committed."""
     (repository / "stock/engine.py").write_text("# changed\n")
@@ -189,3 +229,27 @@ def test_settings_survive_the_journal(ended):
     settings = Journal.open(Store.find(ended[0]), "one").settings()
     assert Settings.of(settings).record() == settings
     assert json.loads(git(ended[0], "show", "refs/spt/round/one:round.yaml")) == settings
+
+
+def test_settings_that_are_not_whole_are_refused():
+    """Those of a damaged journal, or of another version, are an error of one line."""
+    from spt.round.settings import Settings
+
+    for record in ({}, {"start": {"tree": "a" * 40, "options": {}}}, {"start": None}):
+        with pytest.raises(Usage, match="the settings of a round are damaged"):
+            Settings.of(record)
+
+
+def test_a_damaged_round_does_not_hide_the_others(ended, tmp_path):
+    """Where one journal cannot be read it is named and left out: others are listed, found without a name, searched."""
+    folder = copied(ended[0], tmp_path / "d")
+    git(folder, "update-ref", "refs/spt/round/broken", "main")
+    for words in (["list"], ["status"], ["watch", "--once"], ["review"]):
+        ran = spt("round", *words, cwd=folder)
+        assert (ran.code, "one" in ran.out or "sweep" in ran.out) == (0, True), ran.err
+        assert "a round is left out: refs/spt/round/broken" in ran.err
+    found = search(SimpleNamespace(store=Store.find(folder)), "the contract is broken")
+    assert "one/memory-unchecked" in [each["name"] for each in found]
+    assert errors_well(spt("round", "status", "broken", cwd=folder), 2, "refs/spt/round/broken")
+    git(folder, "update-ref", "-d", "refs/spt/round/one")
+    assert errors_well(spt("round", "status", cwd=folder), 2, "refs/spt/round/broken")
