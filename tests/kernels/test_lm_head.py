@@ -113,7 +113,13 @@ def test_the_pass_changes_no_token(randn, config):
 
 
 @pytest.mark.parametrize(
-    ("rows", "path", "heat"), [(33, "mma", 0.0), (64, "wgmma", 0.0), (100, "wgmma", 0.0), (40, "wgmma", 1.0)], ids=str
+    ("rows", "path", "heat"),
+    [
+        (33, "mma", 0.0),
+        *(pytest.param(*each, marks=pytest.mark.full) for each in ((64, "wgmma", 0.0), (100, "wgmma", 0.0))),
+        pytest.param(40, "wgmma", 1.0, marks=pytest.mark.full),
+    ],
+    ids=str,
 )
 def test_many_rows(randn, rows, path, heat):
     """Larger batches, whose sums no registers hold, give the same tokens; so does a row alone where it is greedy."""

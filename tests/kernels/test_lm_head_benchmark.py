@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -43,6 +45,7 @@ def test_smoke_measures_every_head_once(tmp_path):
     assert first.stdout.splitlines()[-1].startswith("tiny           3 rows  cublas ")
 
 
+@pytest.mark.full
 def test_a_search_ends_in_a_config(tmp_path):
     """A search times what its time allows, and prints the best config of each bucket."""
     out = tmp_path / "tune.jsonl"

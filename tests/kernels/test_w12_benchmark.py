@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -40,6 +42,7 @@ def test_smoke_measures_every_product_once(tmp_path):
     assert (sizes["cublas"], sizes["w12"], sizes["view"]) == (2 * 70 * 260, 70 * 384 * 3 // 2, 70 * 384)
 
 
+@pytest.mark.full
 def test_a_search_ends_in_configs_that_a_table_takes(tmp_path):
     """A search prints and writes a config, and the table is measured with it."""
     tuned, out = tmp_path / "tune.jsonl", tmp_path / "rows.jsonl"

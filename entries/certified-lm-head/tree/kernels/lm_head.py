@@ -562,7 +562,7 @@ def lm_head_rescore_kernel(
     record = (base_ptr, starts_ptr, columns_ptr, values_ptr)
     noise = (position_ptr, seed_ptr, temperature_ptr, position_stride, seed_stride, temperature_stride)
     count = tl.load(tally_ptr)
-    share = tl.where(count <= _SHARE * tl.minimum(_SPREAD, tl.num_programs(0)), _SHARE, P.block_n)
+    share = tl.where(count <= tl.minimum(tl.num_programs(0), _SPREAD) * _SHARE, _SHARE, P.block_n)
     first = tl.program_id(0) * share
     if first >= count:
         return
