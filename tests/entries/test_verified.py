@@ -14,7 +14,7 @@ def spt(where, *words):
 
 
 def test_every_shipped_entry_verifies_in_a_fresh_repository(tmp_path):
-    """`spt init` and `spt entry verify --all` end with 0: each entry is recomposed, and its source is here and exact."""
+    """`spt entry verify --all` ends with 0: each entry is recomposed, and its source is here and exact."""
     made = spt(tmp_path, "init", "fresh")
     assert made.returncode == 0, made.stderr
     done = spt(tmp_path / "fresh", "entry", "verify", "--all")
