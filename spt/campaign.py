@@ -8,6 +8,7 @@ kept and the verdict stands in the ledger.  The same command goes on wherever it
 import contextlib
 import hashlib
 import json
+import os
 import secrets
 import shutil
 import tempfile
@@ -43,6 +44,7 @@ __all__ = [
     "scratch",
     "session_tok",
     "sweep",
+    "sweep_parts",
     "write_job",
     "write_requests",
 ]
@@ -179,13 +181,22 @@ def appear(folder: Path, make: Callable[[Path], None]) -> None:
     if (folder / "job.json").is_file():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as name:
+    sweep_parts(folder.parent)
+    with tempfile.TemporaryDirectory(prefix=f".new-{os.getpid()}-", dir=folder.parent) as name:
         part = Path(name) / "folder"
         make(part)
         with contextlib.suppress(FileExistsError, OSError):
             part.rename(folder)  # a folder that was made meanwhile is as good
     if not (folder / "job.json").is_file():
         raise Usage(f"'{folder}' is in the way", "it holds no job: move it aside")
+
+
+def sweep_parts(room: Path) -> None:
+    """Removes the half-made folders of a room whose makers were killed: each is named after its process."""
+    for part in room.glob(".new-*"):
+        owner = part.name.split("-")[1]
+        if not (owner.isdecimal() and Path(f"/proc/{owner}").exists()):
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def write_job(folder: Path, job: Mapping[str, Any]) -> None:

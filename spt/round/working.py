@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from spt.campaign import Emit
+from spt.campaign import Emit, sweep_parts
 from spt.errors import SptError, Unsupported
 from spt.git.store import Store
 from spt.round.bench import Bench, room_of
@@ -111,6 +111,8 @@ def _clear(store: Store, room: Path, round_: str) -> None:
     references that only rounds write."""
     for part in room.glob("*/.new-*"):
         shutil.rmtree(part, ignore_errors=True)
+    for shared in store.state.iterdir():
+        sweep_parts(shared)
     shutil.rmtree(room / "measuring", ignore_errors=True)
     with store.locked():
         own = (f"{BEST}{round_}", *(f"{prefix}{round_}/" for prefix in (TRY, INCOMING, RESCUE)))

@@ -103,7 +103,7 @@ JOB = {"name": "run-1", "command": "run", "words": []}
     [
         [JOB | {"words": 5}],
         [JOB | {"words": [1]}],
-        [JOB | {"command": "../run"}],
+        [JOB | {"command": "../up"}],
         [JOB | {"command": None}],
         [JOB | {"name": "run-\x1b[31m"}],
         [JOB | {"name": ".new-1"}],
