@@ -130,3 +130,15 @@ def chosen_devices(word: str, most: int, option: str = "--devices") -> tuple[str
     if len(names) > most:
         raise Usage(f"{option} '{word}' are {len(names)}, and this takes at most {most}")
     return names
+
+
+def moved_here(target: str | None, drafter: str | None, device: str | None) -> dict[str, object]:
+    """What a job's deployment says otherwise on the machine where it is unpacked."""
+    changes: dict[str, object] = {}
+    if target is not None:
+        changes["target"] = str(Path(target).absolute())
+    if drafter is not None:
+        changes["drafter"] = {"path": str(Path(drafter).absolute())}
+    if device is not None:
+        [changes["device"]] = chosen_devices(device, 1, "--device")
+    return changes

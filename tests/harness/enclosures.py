@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import sys
-import time
 from pathlib import Path
 
 from harness.cgroup import Group, Hierarchies, hierarchies
@@ -57,23 +56,6 @@ def enclosed(folder, code, *words, outside=os.environ, **changes):
 
 def told(process, patience_s=20.0):
     return json.loads(process.receive(patience_s)[0])
-
-
-def marked(mark):
-    """Processes with the word `mark` in their command line, zombies not counted."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in path.read_bytes().split(b"\0") and path.parent.name != str(os.getpid()):
-                found.append(int(path.parent.name))
-    return found
-
-
-def vanish(mark, patience_s=5.0):
-    deadline = time.monotonic() + patience_s
-    while marked(mark) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not marked(mark)
 
 
 def ways():

@@ -18,7 +18,8 @@ from harness.client import Engine
 from harness.errors import Crashed, Hung, Violation
 from harness.sandbox import PREPARED, SYSTEM, Enclosure, find_bubblewrap
 from harness.wire import Generate, Settings, Target
-from tests.harness.enclosures import MIB, as_nobody, enclosed, enclosure, marked, told, vanish, ways
+from tests.harness.enclosures import MIB, as_nobody, enclosed, enclosure, told, ways
+from tests.processes import marked, vanish
 
 ROOT = Path(__file__).parents[2]
 FAKE = [sys.executable, "-P", "-s", str(ROOT / "tests/fakes/engine.py")]

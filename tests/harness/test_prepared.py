@@ -20,7 +20,8 @@ from harness.prepared import Store, fill, weights_bytes
 from harness.sandbox import Enclosure, find_bubblewrap
 from harness.tree import tree_id
 from harness.wire import Sampling, Target
-from tests.harness.enclosures import MIB, ROOT, marked, works
+from tests.harness.enclosures import MIB, ROOT, works
+from tests.processes import marked
 
 FAKE = [sys.executable, "-P", "-s", str(ROOT / "tests/fakes/engine.py")]
 BOXES = [Enclosure(None), *([Enclosure(find_bubblewrap())] if works() else [])]

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.overlay import overlay
+from tests.kernels.w12_matrices import exact, trained
 
 overlay("w12-linear")
 
@@ -33,27 +34,6 @@ PATHS = ["mma", pytest.param("wgmma", marks=pytest.mark.full)]
 
 def config(path="mma", block_n=64, unit=1, programs=1, **tile):
     return Config(Schedule(path, block_n, unit, programs), {bucket: Tile(**tile) for bucket in BUCKETS})
-
-
-def trained(randn, n, k):
-    """A matrix [n, k] as trained, with escapes, zeros of both signs, outliers and a row of zeros."""
-    weight = randn(n, k, scale=k**-0.5)
-    weight *= 2.0 ** randn(n, 1).round()
-    weight.view(-1)[::37] = 0.0
-    weight.view(-1)[::41] = -0.0
-    weight.view(-1)[5::153] = 3.0
-    weight.view(-1)[7::159] *= 2.0**-30
-    weight[n // 2] = 0.0
-    return weight.to(BF16)
-
-
-def exact(device, t, n, k):
-    """x and a matrix whose products and sums are exact in float32 in any order, escapes among them."""
-    generator = torch.Generator().manual_seed(t * n + k)
-    x = torch.randint(-3, 4, (t, k), generator=generator)
-    weight = torch.randint(-9, 10, (n, k), generator=generator) / 8
-    weight[torch.rand(n, k, generator=generator) < 0.01] = 2.0**-17
-    return x.to(BF16).to(device), weight.to(BF16).to(device)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -300,14 +280,14 @@ def test_default_configs_fit_every_weight(n, k):
     """The default schedule is one that `arrange` takes, gated or not, with a tile for each bucket."""
     for paired in (False, True):
         schedule = default_config(n, k, paired).schedule
-        op._check_schedule(schedule, op._tiles(n, schedule.block_n, paired), -(-k // 128))
+        op._check_schedule(schedule, op.tiles_of(n, schedule.block_n, paired), -(-k // 128))
     assert set(default_config(n, k).tiles) == set(BUCKETS)
 
 
 def test_table_entries_fit_their_shapes():
     """Every tuned entry has a schedule that its weight takes, and a tile for each bucket."""
     for (n, k, paired), tuned in CONFIGS.items():
-        op._check_schedule(tuned.schedule, op._tiles(n, tuned.schedule.block_n, paired), -(-k // 128))
+        op._check_schedule(tuned.schedule, op.tiles_of(n, tuned.schedule.block_n, paired), -(-k // 128))
         assert set(tuned.tiles) == set(BUCKETS)
 
 

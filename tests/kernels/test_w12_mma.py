@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from benchmarks.cuda_on_cpu import Cpu
 from benchmarks.overlay import overlay
 from tests.kernels.conftest import ON_DEVICE
+from tests.kernels.w12_matrices import exact, trained
 
 overlay("w12-linear")
 
@@ -35,27 +36,6 @@ MACHINE = None if ON_DEVICE else Cpu()
 
 def w12_mma(x, weight, **options):
     return op.w12_mma(x, weight, machine=MACHINE, **options)
-
-
-def trained(randn, n, k):
-    """A matrix [n, k] as trained, with escapes, zeros of both signs, outliers and a row of zeros."""
-    weight = randn(n, k, scale=k**-0.5)
-    weight *= 2.0 ** randn(n, 1).round()
-    weight.view(-1)[::37] = 0.0
-    weight.view(-1)[::41] = -0.0
-    weight.view(-1)[5::153] = 3.0
-    weight.view(-1)[7::159] *= 2.0**-30
-    weight[n // 2] = 0.0
-    return weight.to(BF16)
-
-
-def exact(device, t, n, k):
-    """x and a matrix whose products and sums are exact in float32 in any order, escapes among them."""
-    generator = torch.Generator().manual_seed(t * n + k)
-    x = torch.randint(-3, 4, (t, k), generator=generator)
-    weight = torch.randint(-9, 10, (n, k), generator=generator) / 8
-    weight[torch.rand(n, k, generator=generator) < 0.01] = 2.0**-17
-    return x.to(BF16).to(device), weight.to(BF16).to(device)
 
 
 @pytest.mark.parametrize("warps", [4, 8])

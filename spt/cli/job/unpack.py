@@ -22,18 +22,12 @@ def unpack(file: Path, folder: Path | None, target: str | None, drafter: str | N
       spt job unpack race.tar --target /models/big
       spt job unpack back.tar race
     """
-    from spt.cli.judging import chosen_devices
+    from spt.cli.judging import moved_here
     from spt.cli.output import show_path
     from spt.errors import Usage
     from spt.pack import unpack as write
 
     if not file.name:
         raise Usage(f"'{file}' is no tar", "`spt job pack` writes one")
-    changes: dict[str, object] = {}
-    if target is not None:
-        changes["target"] = str(Path(target).absolute())
-    if drafter is not None:
-        changes["drafter"] = {"path": str(Path(drafter).absolute())}
-    if device is not None:
-        [changes["device"]] = chosen_devices(device, 1, "--device")
-    show_path(write(file, (folder or Path(file.name).with_suffix("")).absolute(), changes))
+    to = (folder or Path(file.name).with_suffix("")).absolute()
+    show_path(write(file, to, moved_here(target, drafter, device)))

@@ -19,18 +19,11 @@ def unpack(file: Path, name: str, target: str | None, drafter: str | None, devic
       spt round unpack there.tar work --target /models/big --device cuda
       spt round unpack back.tar smol-1
     """
-    from spt.cli.judging import chosen_devices
+    from spt.cli.judging import moved_here
     from spt.cli.output import say
     from spt.cli.round.named import jobs_folder
     from spt.round.pack import unpack_jobs
 
-    changes: dict[str, object] = {}
-    if target is not None:
-        changes["target"] = str(Path(target).absolute())
-    if drafter is not None:
-        changes["drafter"] = {"path": str(Path(drafter).absolute())}
-    if device is not None:
-        [changes["device"]] = chosen_devices(device, 1, "--device")
     folder = jobs_folder(name, new=True)
-    for job in unpack_jobs(file, folder, changes):
+    for job in unpack_jobs(file, folder, moved_here(target, drafter, device)):
         say(f"{folder / job}")

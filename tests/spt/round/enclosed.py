@@ -1,9 +1,6 @@
 """Shared by the tests of agents' sandboxes: a deployment of the toy, and programs that are run as agents."""
 
-import contextlib
-import os
 import sys
-import time
 from pathlib import Path
 
 from spt.errors import SptError
@@ -83,23 +80,6 @@ def rescued(repository, direction="x-1"):
 
 def is_incoming(repository, direction="x-1"):
     return Store.find(repository).reference(incoming_reference("r-1", direction)) is not None
-
-
-def marked(mark):
-    """Processes with the word `mark` in their command line or environment, zombies not counted."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in path.read_bytes() and path.parent.name != str(os.getpid()):
-                found.append(int(path.parent.name))
-    return found
-
-
-def vanish(mark, patience_s=5.0):
-    deadline_s = time.monotonic() + patience_s
-    while marked(mark) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    return not marked(mark)
 
 
 def groups():

@@ -19,7 +19,8 @@ from spt.round.clone import cloned
 from spt.round.enclosure import Enclosure
 from spt.round.scope import check_scope
 from spt.round.session import PORT, Session, listen
-from tests.spt.round.enclosed import caps, enclose, groups, is_incoming, rescued, vanish
+from tests.processes import vanish
+from tests.spt.round.enclosed import caps, enclose, groups, is_incoming, rescued
 from tests.spt.toys import git, snapshot
 
 

@@ -13,7 +13,8 @@ from spt.git.store import Store
 from spt.round import session
 from spt.round.clone import sweep
 from spt.round.group import Group
-from tests.spt.round.enclosed import enclose, groups, marked, rescued, vanish
+from tests.processes import marked, vanish
+from tests.spt.round.enclosed import enclose, groups, rescued
 from tests.spt.toys import git
 
 ROOT = Path(__file__).parents[3]

@@ -26,7 +26,6 @@ from kernels.lm_head_bounds import LEAST_NORM, MOST_NORM, MOST_SCORE, STEP, STEP
 from kernels.portable import (
     cdiv,
     check_tensors,
-    dot,
     f32,
     key_id,
     key_score,
@@ -262,21 +261,13 @@ def _row_at(row, P: tl.constexpr):
 def _plane_product(sums, half_ptr, high_ptr, at, rows, unit, P: tl.constexpr):
     """The sums, and the products of one unit of the plane's own numbers with x in half precision."""
     UNIT: tl.constexpr = P.unit
-    CHUNKS: tl.constexpr = P.chunks
     for part in tl.static_range(UNIT):
         for half in tl.static_range(2):
             block = (unit * P.unit + part) * 2 + half
             place = at[:, None] + block * (P.stored * 64) + tl.arange(0, 64)[None, :]
             codes = tl.load(high_ptr + place, eviction_policy="evict_first")
             weight = codes.to(tl.float8e4nv, bitcast=True).to(tl.float16)
-            added = ()
-            for chunk in tl.static_range(CHUNKS):
-                values = gemm._input(half_ptr, rows, chunk * P.chunk, block * 64, P)
-                if P.wgmma:
-                    added += (dot(weight, tl.trans(values), sums[chunk]),)  # type: ignore[assignment]
-                else:
-                    added += (dot(values, tl.trans(weight), sums[chunk]),)  # type: ignore[assignment]
-            sums = added
+            sums = gemm._added(sums, weight, half_ptr, rows, block * 64, P)
     return sums
 
 
@@ -353,7 +344,7 @@ def lm_head_bounds_kernel(
     inside = row < N
     there = tl.minimum(row, P.stored_rows - 1)
     at = (there // STORED).to(tl.int64) * (2 * P.groups * STORED * 64) + there % STORED * 64
-    sums = gemm._zeros(P)
+    sums = gemm._filled(P, 0.0)
     for unit in tl.range(0, P.per_tile, num_stages=P.stages):
         sums = _plane_product(sums, half_ptr, high_ptr, at, rows, unit, P)
     gain = tl.load(gain_ptr + row, mask=inside, other=0.0)[None, :]
@@ -478,7 +469,6 @@ def _gathered(plane_ptr, block, place, listed, P: tl.constexpr):
 def _rescored(sums, x_ptr, high_ptr, low_ptr, high_at, low_at, listed, rows, unit, P: tl.constexpr):
     """The sums, and the products of one unit of each listed row: as `w12_gemm` makes them."""
     UNIT: tl.constexpr = P.unit
-    CHUNKS: tl.constexpr = P.chunks
     VIEW: tl.constexpr = False
     ASM: tl.constexpr = P.asm
     PACK: tl.constexpr = 2 if P.wgmma else 4
@@ -488,27 +478,8 @@ def _rescored(sums, x_ptr, high_ptr, low_ptr, high_at, low_at, listed, rows, uni
         for half in tl.static_range(2):
             codes = _gathered(high_ptr, group * 2 + half, high_at, listed, P)
             weight = gemm.w12_decoded(codes, nibbles, half, VIEW, ASM, PACK)
-            added = ()
-            for chunk in tl.static_range(CHUNKS):
-                values = gemm._input(x_ptr, rows, chunk * P.chunk, group * 128 + half * 64, P)
-                if P.wgmma:
-                    added += (dot(weight, tl.trans(values), sums[chunk]),)  # type: ignore[assignment]
-                else:
-                    added += (dot(values, tl.trans(weight), sums[chunk]),)  # type: ignore[assignment]
-            sums = added
+            sums = gemm._added(sums, weight, x_ptr, rows, group * 128 + half * 64, P)
     return sums
-
-
-@triton.jit
-def _nothing(P: tl.constexpr):
-    """What leaves every number that is added to it as it is, zeros among them: as `_zeros`, -0.0."""
-    CHUNKS: tl.constexpr = P.chunks
-    M: tl.constexpr = P.block_n if P.wgmma else P.chunk
-    N: tl.constexpr = P.chunk if P.wgmma else P.block_n
-    totals = ()
-    for _ in tl.static_range(CHUNKS):
-        totals += (tl.full([M, N], -0.0, tl.float32),)  # type: ignore[assignment]
-    return totals
 
 
 @triton.jit
@@ -570,7 +541,7 @@ def lm_head_rescore_kernel(
     listed = (lane < share) & (first + lane < count)
     row = tl.load(list_ptr + first + lane, mask=listed, other=0)
     low_at, high_at = _row_at(row, P)
-    sums, totals = gemm._zeros(P), _nothing(P)
+    sums, totals = gemm._filled(P, 0.0), gemm._filled(P, -0.0)  # -0.0 and a number are that number, 0.0 among them
     for unit in tl.range(0, P.per_tile, num_stages=P.stages):
         sums = _rescored(sums, x_ptr, high_ptr, low_ptr, high_at, low_at, listed, rows, unit, P)
         if P.programs != P.tiles:

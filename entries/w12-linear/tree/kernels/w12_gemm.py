@@ -12,7 +12,6 @@ order, and so a row of x gets the same bits whatever else is in the batch.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -30,9 +29,9 @@ from kernels.portable import (
     tl,
     to_bf16,
     triton,
-    wide,
 )
 from kernels.w12 import GROUP, MAX_BASE, MIN_BASE, Packed, padded
+from kernels.w12_pieces import PLACED, Cut, most_pieces, reference, stored_rows, tiles_of
 
 __all__ = [
     "BUCKETS",
@@ -52,7 +51,6 @@ __all__ = [
 BUCKETS = (16, 32, 64, 128)  # rows that a compiled kernel holds
 MOST_ROWS = BUCKETS[-1]
 _HALF = GROUP // 2  # columns whose codes share a byte of the low plane with the next as many
-_PLACED = 112  # a placed code is its weight over 2^(base - _PLACED): at most 2, at least 2^-14
 _SLOTS = 396  # programs that are resident at once: three on each of an H200's processors
 
 
@@ -129,7 +127,7 @@ class Weight:
 def default_config(n: int, k: int, paired: bool = False) -> Config:
     """For a weight of [n, k] that nobody tuned: as many programs as stay resident, 512 columns or more each."""
     block_n = 64
-    tiles, groups = _tiles(n, block_n, paired), padded(k) // GROUP
+    tiles, groups = tiles_of(n, block_n, paired), padded(k) // GROUP
     slices = max(1, min(_SLOTS // tiles, groups // 4))
     tile = Tile(num_warps=4, num_stages=4, fused=False)
     return Config(
@@ -153,11 +151,11 @@ def arrange(packed: Packed, config: Config | None = None, paired: bool = False) 
         raise ValueError(f"gates come in pairs, got {n} rows")
     config = config or config_for(n, k, paired)
     schedule, groups = config.schedule, padded(k) // GROUP
-    tiles = _tiles(n, schedule.block_n, paired)
+    tiles = tiles_of(n, schedule.block_n, paired)
     _check_schedule(schedule, tiles, groups)
     if not bool(((packed.base >= MIN_BASE) & (packed.base <= MAX_BASE)).all()):
         raise ValueError(f"a base is outside of {MIN_BASE}..{MAX_BASE}, where scaling is exact")
-    order = _stored_rows(n, schedule.block_n, tiles, paired, packed.high.device)
+    order = stored_rows(n, schedule.block_n, paired, packed.high.device)
     planes = []
     for plane in (packed.high, packed.low):
         rows = plane.new_zeros(len(order), plane.shape[1])
@@ -181,8 +179,7 @@ def arrange(packed: Packed, config: Config | None = None, paired: bool = False) 
 
 def restore(weight: Weight) -> Packed:
     """The record that `arrange` was given, bit for bit."""
-    tiles, block_n = weight.high.shape[0], weight.high.shape[3]
-    order = _stored_rows(weight.n, block_n, tiles, weight.paired, weight.high.device)
+    order = stored_rows(weight.n, weight.high.shape[3], weight.paired, weight.high.device)
     planes = []
     for plane in (weight.high, weight.low.unsqueeze(2)):
         stored = plane.permute(0, 3, 1, 2, 4).reshape(len(order), -1)
@@ -205,21 +202,6 @@ def _check_schedule(schedule: Schedule, tiles: int, groups: int) -> None:
         raise ValueError(
             f"{units} units take 1 to {units} programs, and fewer than 2^31 / {units}, not {schedule.programs}"
         )
-
-
-def _tiles(n: int, block_n: int, paired: bool) -> int:
-    """Tiles of a matrix of n rows; of pairs half of each tile are gates."""
-    return cdiv(n // 2, block_n // 2) if paired else cdiv(n, block_n)
-
-
-def _stored_rows(n: int, block_n: int, tiles: int, paired: bool, device: torch.device) -> Tensor:
-    """The matrix's row in each stored row, -1 for filling: int64 [tiles * block_n]."""
-    if not paired:
-        rows = torch.arange(tiles * block_n, device=device)
-        return torch.where(rows < n, rows, -1)
-    half = torch.arange(tiles * (block_n // 2), device=device)
-    half = torch.where(half < n // 2, half, -1).view(tiles, 1, -1)
-    return torch.cat((half, torch.where(half >= 0, half + n // 2, -1)), 1).flatten()
 
 
 # Decoding.  A word holds two half-words [high byte, low byte], in which a code lies four places too high.
@@ -266,9 +248,9 @@ _HIGH_4, _HIGH_2 = (_assembly(_FULL_WORD, pack, **_HIGH_NIBBLE) for pack in (4, 
 _VIEW_4, _VIEW_2 = (_assembly(_VIEW_WORD, pack, **_NO_NIBBLE) for pack in (4, 2))
 _FULL_INPUTS_4, _FULL_INPUTS_2 = tl.constexpr("=r,=r,r,r"), tl.constexpr("=r,h,h")
 _VIEW_INPUTS_4, _VIEW_INPUTS_2 = tl.constexpr("=r,=r,r"), tl.constexpr("=r,h")
-_SCALE, _MIDDLE = tl.constexpr(2.0**_PLACED), tl.constexpr(2.0 ** (_PLACED - 4))
+_SCALE, _MIDDLE = tl.constexpr(2.0**PLACED), tl.constexpr(2.0 ** (PLACED - 4))
 _FINISHED = tl.constexpr(16)  # rows of x that are finished at once: more would not fit into registers
-_EXPONENT = tl.constexpr(127 - _PLACED)  # of a row's power of two: its biased exponent less the row's base
+_EXPONENT = tl.constexpr(127 - PLACED)  # of a row's power of two: its biased exponent less the row's base
 
 
 @triton.jit
@@ -336,22 +318,35 @@ def _input(x, rows, row, column, P: tl.constexpr):
 
 
 @triton.jit
-def _zeros(P: tl.constexpr):
+def _filled(P: tl.constexpr, VALUE: tl.constexpr):
     """A sum for each chunk of x: [chunk, block_n], and for wgmma [block_n, chunk]."""
     CHUNKS: tl.constexpr = P.chunks
     M: tl.constexpr = P.block_n if P.wgmma else P.chunk
     N: tl.constexpr = P.chunk if P.wgmma else P.block_n
     sums = ()
     for _ in tl.static_range(CHUNKS):
-        sums += (tl.zeros([M, N], tl.float32),)  # type: ignore[assignment]
+        sums += (tl.full([M, N], VALUE, tl.float32),)  # type: ignore[assignment]
     return sums
+
+
+@triton.jit
+def _added(sums, weight, x, rows, column, P: tl.constexpr):
+    """The sums, and the products of 64 columns of a weight with each chunk of x, whose first column there is given."""
+    CHUNKS: tl.constexpr = P.chunks
+    added = ()
+    for chunk in tl.static_range(CHUNKS):
+        values = _input(x, rows, chunk * P.chunk, column, P)
+        if P.wgmma:
+            added += (dot(weight, tl.trans(values), sums[chunk]),)  # type: ignore[assignment]
+        else:
+            added += (dot(values, tl.trans(weight), sums[chunk]),)  # type: ignore[assignment]
+    return added
 
 
 @triton.jit
 def _multiplied(sums, x, high, low, rows, unit, P: tl.constexpr):
     """The sums, and the products of one unit."""
     UNIT: tl.constexpr = P.unit
-    CHUNKS: tl.constexpr = P.chunks
     VIEW: tl.constexpr = P.view
     ASM: tl.constexpr = P.asm
     PACK: tl.constexpr = 2 if P.wgmma else 4  # what a fragment has side by side
@@ -363,15 +358,7 @@ def _multiplied(sums, x, high, low, rows, unit, P: tl.constexpr):
         for half in tl.static_range(2):
             codes = _plane(high, (group * 2 + half) * P.block_n, P)
             weight = w12_decoded(codes, nibbles, half, VIEW, ASM, PACK)
-            column = group % P.groups * 128 + half * 64
-            added = ()
-            for chunk in tl.static_range(CHUNKS):
-                values = _input(x, rows, chunk * P.chunk, column, P)
-                if P.wgmma:
-                    added += (dot(weight, tl.trans(values), sums[chunk]),)  # type: ignore[assignment]
-                else:
-                    added += (dot(values, tl.trans(weight), sums[chunk]),)  # type: ignore[assignment]
-            sums = added
+            sums = _added(sums, weight, x, rows, group % P.groups * 128 + half * 64, P)
     return sums
 
 
@@ -512,14 +499,14 @@ def w12_gemm_kernel(
     first = tl.program_id(0) * P.units // P.programs
     end = (tl.program_id(0) + 1) * P.units // P.programs
     tile, last = first // P.per_tile, (end - 1) // P.per_tile
-    sums = _zeros(P)
+    sums = _filled(P, 0.0)
     for unit in tl.range(first, end, num_stages=P.stages):
         sums = _multiplied(sums, x, high, low, rows, unit, P)
         # No loop may stand in here, else Triton does not let the next units come meanwhile.
         if P.programs % P.tiles != 0:  # noqa: SIM102 (known when compiled; the other is not)
             if ((unit + 1) % P.per_tile == 0) | (unit + 1 == end):
                 _kept(sums, unit // P.per_tile, work_ptr, P)
-                sums = _zeros(P)
+                sums = _filled(P, 0.0)
     if P.split:
         if P.programs % P.tiles == 0:
             _kept(sums, tile, work_ptr, P)
@@ -610,23 +597,6 @@ class Plan:
         return self.programs != self.tiles or self.paired or self.chunk > _FINISHED.value
 
 
-def _pieces_of(tile: int, per_tile: int, units: int, programs: int) -> list[tuple[int, int]]:
-    """First and last unit + 1 of each piece of a tile, in the order in which they are added."""
-    start, end = tile * per_tile, (tile + 1) * per_tile
-    owners = range(_owner_of(start, units, programs), _owner_of(end - 1, units, programs) + 1)
-    return [(max(start, p * units // programs), min(end, (p + 1) * units // programs)) for p in owners]
-
-
-def _owner_of(unit: int, units: int, programs: int) -> int:
-    return ((unit + 1) * programs - 1) // units
-
-
-@lru_cache
-def _slices(tiles: int, per_tile: int, programs: int) -> int:
-    units = tiles * per_tile
-    return max(len(_pieces_of(tile, per_tile, units, programs)) for tile in range(tiles))
-
-
 def w12_gemm(
     x: Tensor,  # [t, k] bfloat16, 1 <= t <= 128
     weight: Weight,
@@ -679,7 +649,7 @@ def plan_for(weight: Weight, rows: int, view: bool, bias: bool, residual: bool, 
         block_n=schedule.block_n,
         unit=schedule.unit,
         programs=schedule.programs,
-        slices=_slices(tiles, groups // schedule.unit, schedule.programs),
+        slices=most_pieces(tiles, groups // schedule.unit, schedule.programs),
         wgmma=wgmma,
         block_t=block_t,
         chunk=block_t if wgmma else min(block_t, tile.chunk),
@@ -720,53 +690,6 @@ def w12_gemm_reference(
 
     float64 where x is; dtype is x's where it is not given.
     """
-    y = _products(wide(x), weight, view)
-    if bias is not None:
-        y = y + wide(bias)
-    if weight.paired:
-        gate, up = y.chunk(2, dim=-1)
-        y = gate * torch.sigmoid(gate) * up
-    if residual is not None:
-        y = y + wide(residual)
-    return y.to(dtype or x.dtype)
-
-
-def _products(x: Tensor, weight: Weight, view: bool) -> Tensor:
-    """x @ weight.T in x's type, [t, n]."""
-    tiles, groups, _, block_n, _ = weight.high.shape
-    order = _stored_rows(weight.n, block_n, tiles, weight.paired, x.device)
-    columns = groups * GROUP
-    x_padded = torch.nn.functional.pad(x, (0, columns - weight.k))
     schedule = weight.config.schedule
-    units, width = tiles * groups // schedule.unit, schedule.unit * GROUP
-    total = x.new_empty(len(x), len(order))
-    for tile in range(tiles):
-        values = _values(weight, tile, view).to(x.dtype)
-        first = tile * groups // schedule.unit
-        pieces = _pieces_of(tile, groups // schedule.unit, units, schedule.programs)
-        spans = (slice((start - first) * width, (end - first) * width) for start, end in pieces)
-        sums = [x_padded[:, span] @ values[:, span].T for span in spans]
-        for piece in sums[1:]:
-            sums[0] += piece
-        total[:, tile * block_n : (tile + 1) * block_n] = sums[0]
-    y = x.new_empty(len(x), weight.n)
-    y[:, order[order >= 0]] = total[:, order >= 0]
-    y *= torch.ldexp(torch.ones_like(weight.base, dtype=x.dtype), weight.base.int() - _PLACED)
-    counts = weight.starts.diff()
-    for ahead in range(int(counts.max())):
-        rows = (counts > ahead).nonzero().squeeze(1)
-        escape = weight.starts[rows] + ahead
-        y[:, rows] += weight.values[escape].to(x.dtype) * x[:, weight.columns[escape]]
-    return y
-
-
-def _values(weight: Weight, tile: int, view: bool) -> Tensor:
-    """A tile's placed codes, float32 [block_n, groups * 128]."""
-    high = weight.high[tile].to(torch.int16)  # [groups, 2, block_n, 64]
-    low = weight.low[tile].to(torch.int16)
-    code = (high & 0x80) << 8 | (high & 0x7F) << 4
-    nibble = torch.stack((low & 15, low >> 4), 1)
-    values = (code if view else code | nibble).view(torch.bfloat16).float() * 2.0**_PLACED
-    if view:
-        values += (code & -0x80).view(torch.bfloat16).float() * 2.0 ** (_PLACED - 4)
-    return values.permute(2, 0, 1, 3).flatten(1)
+    cut = Cut(schedule.block_n, weight.paired, schedule.unit, schedule.programs)
+    return reference(x, restore(weight), cut, view=view, bias=bias, residual=residual, dtype=dtype)

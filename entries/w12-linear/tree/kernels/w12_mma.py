@@ -10,15 +10,15 @@ A code becomes a bfloat16 number as in `w12_gemm`: its eleven bits at the bottom
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from kernels.portable import cdiv, check_tensors, wide
+from kernels.portable import cdiv, check_tensors
 from kernels.w12 import GROUP, MAX_BASE, MIN_BASE, Packed, decode, padded, put_escapes
 from kernels.w12_cuda import Arguments, Machine, address, device
+from kernels.w12_pieces import PLACED, Cut, most_pieces, reference, stored_rows, tiles_of
 
 __all__ = [
     "BOTH",
@@ -125,7 +125,7 @@ class Strips:
 def default_config(n: int, k: int, paired: bool = False) -> Config:
     """For a weight of [n, k] that nobody tuned: twelve warps a processor, in as many programs as stay resident."""
     warps = 4 if cdiv(n, 8 * STRIP) * (padded(k) // GROUP) < 8 * _PROCESSORS else 12
-    units = _tiles(n, warps, paired) * (padded(k) // GROUP)
+    units = tiles_of(n, warps * STRIP, paired) * (padded(k) // GROUP)
     return Config(warps, min(units, _PROCESSORS * (12 // warps)))
 
 
@@ -169,7 +169,7 @@ def plain_strips(matrix: Tensor, config: Config, paired: bool = False) -> Strips
     columns = torch.nn.functional.pad(matrix, (0, padded(k) - k))
     high = _in_steps(columns, n, config, paired).permute(0, 5, 1, 6, 2, 7, 4, 9, 3, 8, 10)
     none = torch.zeros(0, dtype=torch.int32, device=matrix.device)
-    base = torch.full((n,), 112, dtype=torch.int16, device=matrix.device)  # times one
+    base = torch.full((n,), PLACED, dtype=torch.int16, device=matrix.device)  # times one
     starts = torch.zeros(n + 1, dtype=torch.int32, device=matrix.device)
     laid = high.flatten(8).flatten(6, 7).contiguous()
     return Strips(n, k, config, paired, laid, laid, base, starts, none, none.to(torch.bfloat16), plain=True)
@@ -182,7 +182,7 @@ def restore(weight: Strips) -> Packed:
     low = weight.low.view(*shape, warps, 4, 8, 4, 2, 2, 2, 2)
     nibbles = torch.stack((low & 15, low >> 4)).permute(1, 3, 7, 0, 5, 2, 4, 8, 9, 6, 10)
     rows = weight.tiles * weight.config.warps * STRIP
-    order = _stored_rows(weight.n, weight.config, weight.paired, high.device)
+    order = stored_rows(weight.n, warps * STRIP, weight.paired, high.device)
     planes = []
     for plane in (high.reshape(rows, -1), nibbles.reshape(rows, -1)):
         natural = plane.new_empty(weight.n, plane.shape[1])
@@ -198,26 +198,9 @@ def _check(n: int, k: int, config: Config, paired: bool) -> None:
         raise ValueError(f"gates come in pairs, got {n} rows")
     if config.warps not in (4, 8, 12, 16):
         raise ValueError(f"a tile has 4, 8, 12 or 16 warps, not {config.warps}")
-    units = _tiles(n, config.warps, paired) * (padded(k) // GROUP)
+    units = tiles_of(n, config.warps * STRIP, paired) * (padded(k) // GROUP)
     if not 1 <= config.programs <= units or (units + 1) * (config.programs + 1) >= 1 << 62:
         raise ValueError(f"{units} units take 1 to {units} programs, not {config.programs}")
-
-
-def _tiles(n: int, warps: int, paired: bool) -> int:
-    """Tiles of a matrix of n rows; of pairs half of each tile are gates."""
-    return cdiv(n // 2, warps * STRIP // 2) if paired else cdiv(n, warps * STRIP)
-
-
-def _stored_rows(n: int, config: Config, paired: bool, device: torch.device) -> Tensor:
-    """The matrix's row in each stored row, -1 for filling: int64 [tiles * rows of a tile]."""
-    rows = config.warps * STRIP
-    tiles = _tiles(n, config.warps, paired)
-    if not paired:
-        stored = torch.arange(tiles * rows, device=device)
-        return torch.where(stored < n, stored, -1)
-    half = torch.arange(tiles * (rows // 2), device=device)
-    half = torch.where(half < n // 2, half, -1).view(tiles, 1, -1)
-    return torch.cat((half, torch.where(half >= 0, half + n // 2, -1)), 1).flatten()
 
 
 def _in_steps(plane: Tensor, n: int, config: Config, paired: bool) -> Tensor:
@@ -225,24 +208,10 @@ def _in_steps(plane: Tensor, n: int, config: Config, paired: bool) -> Tensor:
 
     [tile, warp, half of 32 rows, half of these, row of 8, group, step, half of 32 columns, half of these, pair, one].
     """
-    order = _stored_rows(n, config, paired, plane.device)
+    order = stored_rows(n, config.warps * STRIP, paired, plane.device)
     rows = plane.new_zeros(len(order), plane.shape[1])
     rows[order >= 0] = plane[order[order >= 0]]
     return rows.view(-1, config.warps, 2, 2, 8, plane.shape[1] // GROUP, 4, 2, 2, 4, 2)
-
-
-def _owner_of(unit: int, units: int, programs: int) -> int:
-    return ((unit + 1) * programs - 1) // units
-
-
-@lru_cache
-def _slices(tiles: int, groups: int, programs: int) -> int:
-    """Programs that share a tile, at most."""
-    units = tiles * groups
-    owners = (
-        (_owner_of(t * groups, units, programs), _owner_of((t + 1) * groups - 1, units, programs)) for t in range(tiles)
-    )
-    return max(last - first + 1 for first, last in owners)
 
 
 def constants_for(rows: int, warps: int, kind: int) -> dict[str, int]:
@@ -287,7 +256,7 @@ def w12_mma(
     y = x.new_empty(rows, weight.outputs, dtype=dtype)
     constants = constants_for(rows, weight.config.warps, PLAIN if weight.plain else VIEW if view else BOTH)
     stored, tokens = weight.config.warps * STRIP, constants["TOKENS"]
-    slices = _slices(weight.tiles, weight.groups, weight.config.programs)
+    slices = most_pieces(weight.tiles, weight.groups, weight.config.programs)
     work = x.new_empty(weight.tiles * slices * tokens * stored, dtype=torch.float32)
     arguments = _arguments(weight, x=x, bias=bias, residual=residual, work=work, y=y, slices=slices)
     machine = machine or device(x.device.index)
@@ -351,56 +320,8 @@ def w12_mma_reference(
 
     float64 where x is; dtype is x's where it is not given.
     """
-    y = _products(wide(x), weight, view)
-    if bias is not None:
-        y = y + wide(bias)
-    if weight.paired:
-        gate, up = y.chunk(2, dim=-1)
-        y = gate * torch.sigmoid(gate) * up
-    if residual is not None:
-        y = y + wide(residual)
-    return y.to(dtype or x.dtype)
-
-
-def _products(x: Tensor, weight: Strips, view: bool) -> Tensor:
-    """x @ weight.T in x's type, [t, n]: escapes apart, since the kernel adds them to the scaled sum."""
-    packed = restore(weight)
-    columns = packed.high.shape[1]
-    x_padded = torch.nn.functional.pad(x, (0, columns - weight.k))
-    order = _stored_rows(weight.n, weight.config, weight.paired, x.device)
-    stored, units = weight.config.warps * STRIP, weight.tiles * weight.groups
-    y = x.new_zeros(len(x), weight.n)
-    for tile in range(weight.tiles):
-        rows = order[tile * stored : (tile + 1) * stored]
-        rows = rows[rows >= 0]
-        values = _placed(packed, rows, view).to(x.dtype)
-        first = tile * weight.groups
-        start = first
-        while start < first + weight.groups:
-            owner = _owner_of(start, units, weight.config.programs)
-            end = min(first + weight.groups, (owner + 1) * units // weight.config.programs)
-            span = slice((start - first) * GROUP, (end - first) * GROUP)
-            y[:, rows] += x_padded[:, span] @ values[:, span].T
-            start = end
-    y *= torch.ldexp(torch.ones_like(weight.base, dtype=x.dtype), weight.base.int() - 112)
-    counts = weight.starts.diff()
-    for ahead in range(int(counts.max())):
-        rows = (counts > ahead).nonzero().squeeze(1)
-        escape = weight.starts[rows] + ahead
-        y[:, rows] += weight.values[escape].to(x.dtype) * x[:, weight.columns[escape].long()]
-    return y
-
-
-def _placed(packed: Packed, rows: Tensor, view: bool) -> Tensor:
-    """Codes of rows as numbers, weight / 2^(base - 112): float32 [rows, padded k]."""
-    high = packed.high[rows].to(torch.int16)
-    low = packed.low[rows].unflatten(1, (-1, GROUP // 2)).to(torch.int16)
-    nibbles = torch.cat((low & 15, low >> 4), 2).flatten(1)
-    code = (high & 0x80) << 8 | (high & 0x7F) << 4
-    values = (code if view else code | nibbles).view(torch.bfloat16).float() * 2.0**112
-    if view:
-        values += (code & -0x80).view(torch.bfloat16).float() * 2.0**108
-    return values
+    cut = Cut(weight.config.warps * STRIP, weight.paired, 1, weight.config.programs)
+    return reference(x, restore(weight), cut, view=view, bias=bias, residual=residual, dtype=dtype)
 
 
 def w12_mma_decode_reference(weight: Strips) -> Tensor:
