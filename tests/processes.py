@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def marked(mark):
-    """Processes with the word `mark` in their command line, zombies not counted."""
+    """Processes that have `mark` as a word of their command line, zombies not counted."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if mark.encode() in path.read_bytes() and path.parent.name != str(os.getpid()):
+            if mark.encode() in path.read_bytes().split(b"\0") and path.parent.name != str(os.getpid()):
                 found.append(int(path.parent.name))
     return found
 
