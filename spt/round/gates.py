@@ -23,7 +23,19 @@ from spt.round.runs import Asked
 from spt.round.scope import check_scope
 from spt.verdicts import NO
 
-__all__ = ["GATES", "Subject", "compare_answers", "default", "exact", "quick", "scope", "timing"]
+__all__ = [
+    "GATES",
+    "PROMOTING",
+    "Ask",
+    "Gates",
+    "Subject",
+    "compare_answers",
+    "default",
+    "exact",
+    "quick",
+    "scope",
+    "timing",
+]
 
 
 @dataclass(frozen=True)
@@ -234,14 +246,16 @@ def _alone(gate: Gate) -> Callable[[Subject], Iterator[Verdict]]:
     return run
 
 
-# (the names that a step gives verdicts of, the step)
-GATES: tuple[tuple[tuple[str, ...], Callable[[Subject], Iterator[Verdict]]], ...] = (
+Ask = Callable[[Subject], Iterator[Verdict]]
+Gates = tuple[tuple[tuple[str, ...], Ask], ...]  # (the names that a step gives verdicts of, the step)
+
+PROMOTING: Gates = ((("screen", "confirm"), timing), (("force",), _alone(force)))
+GATES: Gates = (
     (("scope",), _alone(scope)),
     (("default",), _alone(default)),
     (("exact",), _alone(exact)),
     (("checks",), _alone(checks)),
     (("development",), _alone(development)),
     (("predicted",), _alone(predicted)),
-    (("screen", "confirm"), timing),
-    (("force",), _alone(force)),
+    *PROMOTING,
 )

@@ -18,7 +18,7 @@ from spt.round.best import mechanism_commit, record_commit
 from spt.round.budget import Stopped, Waiting
 from spt.round.direction import Candidate, Declined, Direction, Figure, SystemOf, Verdict
 from spt.round.distilling import Distilled, distil, residual_of
-from spt.round.gates import GATES, Subject, timing
+from spt.round.gates import GATES, PROMOTING, Ask, Gates, Subject
 from spt.round.journal import PHASES, Journal, best_reference, try_reference
 from spt.round.outlook import measured_of, task_text
 from spt.round.release import next_branch, write_deployment
@@ -259,17 +259,17 @@ class Machine:
         self.journal.append(phase, "candidate", data, name, references)
         self.say(f"{phase}: {name}: {len(rows)} files, {candidate.note or 'no word of its own'}")
 
-    def _gates(self, phase: str, course: Course) -> bool:
+    def _gates(self, phase: str, course: Course, gates: Gates = GATES) -> bool:
         """Asks the gates that have not spoken; whether all let the candidate through."""
         assert course.candidate is not None
-        trusted = course.direction.agent in CONTROLLER
+        trusted = course.direction.agent in (*CONTROLLER, OWN)
         subject = Subject(self.bench, course.direction, course.candidate, trusted, self._checks(course))
         spoken = {verdict.gate for verdict in course.verdicts}
-        for names, ask in GATES:
+        for names, ask in gates:
             if spoken & set(names) == set(names):
                 continue
             self.bench.budget.check()
-            for verdict in self._asked(ask, subject):
+            for verdict in self._asked(ask, subject, gates):
                 if verdict.gate in spoken:
                     continue
                 self.journal.append(phase, "gate", verdict.record(), course.direction.id)
@@ -278,12 +278,12 @@ class Machine:
                     return False
         return True
 
-    def _asked(self, ask: Callable[[Subject], Iterator[Verdict]], subject: Subject) -> Iterator[Verdict]:
+    def _asked(self, ask: Ask, subject: Subject, gates: Gates) -> Iterator[Verdict]:
         """A gate's verdicts; where it waits for another machine, all that later gates will ask is asked for as well."""
         try:
             yield from ask(subject)
         except Waiting:
-            for _, later in GATES:
+            for _, later in gates:
                 with contextlib.suppress(Waiting):
                     list(later(subject))
             raise
@@ -322,13 +322,9 @@ class Machine:
         confirm, force = course.passed("confirm"), course.passed("force")
         if confirm is None or confirm.figure is None or force is None:
             raise Differs(f"'{course.direction.id}' was neither confirmed nor forced: nothing is promoted")
-        self._keep(phase, course, confirm, force)
-
-    def _keep(self, phase: str, course: Course, confirm: Verdict | None, force: Verdict | None) -> None:
-        assert course.candidate is not None and confirm is not None and confirm.figure is not None
         figure, system, demo = confirm.figure, course.candidate.system, self.settings.rule == DEMO
         code = self._code(course)
-        keys = {"timing": confirm.key, "forcing": None if force is None else force.key}
+        keys = {"timing": confirm.key, "forcing": force.key}
         trailers = {
             "Spt-Round": self.settings.round,
             "Spt-Direction": course.direction.id,
@@ -401,16 +397,11 @@ class Machine:
         course = state.courses[name]
         if course.outcome is not None:
             return
-        assert course.candidate is not None
-        subject = Subject(self.bench, course.direction, course.candidate, True)
-        for verdict in timing(subject):
-            if verdict.gate not in {one.gate for one in course.verdicts}:
-                self.journal.append("integrate", "gate", verdict.record(), name)
-                self.say(f"integrate: {name}: {verdict.gate}: {_told(verdict)}")
-        course = self._state().courses[name]
-        if course.said_no is None:
-            self._keep("integrate", course, course.passed("confirm"), None)
+        if self._gates("integrate", course, PROMOTING):
+            self._promote("integrate", self._state().courses[name])
             return
+        course = self._state().courses[name]
+        assert course.said_no is not None
         self._decline("integrate", course, course.said_no.gate, course.said_no.reason, None)
         self._fall_back(state)
 

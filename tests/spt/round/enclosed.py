@@ -1,5 +1,6 @@
 """Shared by the tests of agents' sandboxes: a deployment of the toy, and programs that are run as agents."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -82,6 +83,6 @@ def is_incoming(repository, direction="x-1"):
     return Store.find(repository).reference(incoming_reference("r-1", direction)) is not None
 
 
-def groups():
-    """Control groups of agents that are there now."""
-    return set(Path("/sys/fs/cgroup").rglob("spt-agent-*"))
+def groups(maker=None):
+    """Control groups of a process's agents that are there now, our own where no process is named."""
+    return set(Path("/sys/fs/cgroup").rglob(f"spt-agent-{maker or os.getpid()}-*"))
