@@ -30,7 +30,7 @@ context: 1024
 """
 ROUND = "smol-1"
 START = ["round", "start", "stock", "--name", ROUND, "--rule", "demo"]
-AGENTS = ["--agent", "sweep:chain_positions", "--agent", "memory:best-first-tree", "--tries", "2"]
+AGENTS = ["--agent", "sweep:chain_positions", "--agent", "memory:best-first-tree", "--tries", "1"]
 
 
 def main() -> int:

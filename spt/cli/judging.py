@@ -20,6 +20,7 @@ __all__ = [
     "chosen_plan",
     "final_options",
     "judging_options",
+    "moved_here",
     "requests_file",
 ]
 

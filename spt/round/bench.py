@@ -135,7 +135,7 @@ class Bench:
         from spt.campaign import Requests
         from spt.measure import SET, measure, write_measuring_job
 
-        sizes, out = self.settings.sizes, self.room / "measured" / self.arm(system).tree[:12]
+        sizes, out = self.settings.sizes, self.room / "measured" / system.folder
         folder, arms = self.room / "measuring", {"a": self.arm(system), "stock": self.arm(self.stock)}
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
+from spt.formats import canonical
 from spt.git.objects import Oid
 from spt.system import Value
 
@@ -16,6 +18,11 @@ class SystemOf:
 
     tree: Oid
     options: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """The name of what is kept of it in folders of its own."""
+        return sha256(canonical(self.record()).encode()).hexdigest()[:12]
 
     def record(self) -> dict[str, Any]:
         return {"tree": self.tree, "options": dict(sorted(self.options.items()))}

@@ -127,7 +127,7 @@ class FarBench(Bench):
         name = self._job("measure", "measure", {"system": arms["a"].system}, words, make)
         self._check(name)
         out = self.jobs / name / "out"
-        link = self.room / "measured" / system.tree[:_DIGITS]  # where tools look for lattices
+        link = self.room / "measured" / system.folder  # where tools look for lattices
         if not link.exists():
             shutil.copytree(out, link)
         return out, dict(json.loads((out / "measurement.json").read_text()))

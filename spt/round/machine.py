@@ -46,6 +46,7 @@ class Machine:
             bench.deployment,
             self.settings.round,
             self.settings.limits,
+            self.settings.sizes.least_gain,
         )
         self.agents: dict[str, Agent] = {}
         for word in self.settings.agents:
@@ -62,7 +63,7 @@ class Machine:
             "plan": self._plan,
             "explore": lambda: self._directions("explore"),
             "integrate": self._integrate,
-            "tune": lambda: self._directions("tune"),
+            "tune": self._tune,
             "final": self._final,
             "distil": self._distil,
             "report": self._report,
@@ -103,14 +104,24 @@ class Machine:
     def _measure(self) -> str | None:
         if not self.settings.cost_model:
             return "the round runs without a cost model"
-        if self._state().measured is None:
-            data = measured_of(self.bench, self.settings.start)
-            self.journal.append("measure", "measured", data)
-            factors = ", ".join(f"{name} {value:.2f}" for name, value in data["factors"].items())
-            self.say(
-                f"measure: tau {data['tau']:.2f}, step {data['step_us']:.0f} us, factors to the ceiling: {factors}"
-            )
+        self._look("measure", self.settings.start)
         return None
+
+    def _look(self, phase: str, system: SystemOf) -> None:
+        """Measures a system against its ceiling, unless it was the last that was."""
+        held = self._state().measured
+        if held is not None and SystemOf.of(held) == system:
+            return
+        data = measured_of(self.bench, system)
+        self.journal.append(phase, "measured", data)
+        factors = ", ".join(f"{name} {value:.2f}" for name, value in data["factors"].items())
+        self.say(f"{phase}: tau {data['tau']:.2f}, step {data['step_us']:.0f} us, factors to the ceiling: {factors}")
+
+    def _tune(self) -> str | None:
+        """Directions again, from the best and from what is left between it and its ceiling."""
+        if self.settings.cost_model:
+            self._look("tune", self._state().best)
+        return self._directions("tune")
 
     def _plan(self) -> str | None:
         state = self._state()

@@ -21,7 +21,7 @@ def measured_of(bench: Bench, system: SystemOf) -> dict[str, Any]:
     kinds = {each.rates.kind: each.headroom for each in found.ceilings}
     return {
         "folder": str(folder),
-        "tree": system.tree,
+        **system.record(),
         "tau": found.run.tau,
         "nodes": found.run.setting.nodes,
         "current_tok_s": found.run.speed,

@@ -8,7 +8,7 @@ from spt.round import gates
 from spt.round.agents import Limits, Spent
 from spt.round.bench import Bench
 from spt.round.budget import Stopped
-from spt.round.direction import Candidate, Direction
+from spt.round.direction import Candidate, Direction, SystemOf
 from spt.round.journal import Journal, rounds
 
 __all__ = ["MOST_TEXT", "DirectionTools", "search"]
@@ -71,15 +71,14 @@ class DirectionTools:
         from spt.lattices import read_lattices
 
         try:
-            walked = walk(
-                read_lattices([self.bench.room / "measured" / self.outlook["tree"][:12]]), parse_policy(policy)
-            )
+            folder = self.bench.room / "measured" / SystemOf.of(self.outlook).folder
+            walked = walk(read_lattices([folder]), parse_policy(policy))
         except SptError as error:
             return {"refused": error.message[:MOST_TEXT]}
         return {"policy": str(walked.policy), "tau": walked.tau, "nodes": walked.nodes_per_step}
 
     def ceiling(self) -> dict[str, Any]:
-        """Factors and gaps of the system that the round began with."""
+        """Factors and gaps of the system that was measured: the start in exploring, the best in tuning."""
         if self.outlook is None:
             return {"refused": "this round has no cost model"}
         return {key: self.outlook[key] for key in ("tau", "factors", "step_us", "floors_us", "published", "calibrated")}

@@ -77,6 +77,9 @@ class Sweep:
         if best is None:
             words = f"none of {tried} settings was quicker on development requests"
             return Declined(words if tried or not failed else f"no setting could be measured: {failed}")
+        if best[0] < 1 + self.workshop.least_gain:
+            least = f"and at least {self.workshop.least_gain:.0%} are wanted"
+            return Declined(f"the quickest of {tried} settings promises {best[0] - 1:+.1%}, {least}")
         return best[1]
 
     def revise(self, direction: Direction, verdict: Verdict, tools: Tools) -> Candidate | Declined:
