@@ -13,6 +13,7 @@ from spt.campaign import DEMO
 from spt.checks import run_commands
 from spt.errors import SptError
 from spt.formats import canonical
+from spt.gains import LEAST_GAIN
 from spt.git.tree import compare
 from spt.job import HarnessFailed
 from spt.round.bench import Bench
@@ -166,9 +167,8 @@ def predicted(subject: Subject) -> Verdict:
     except HarnessFailed as error:
         return _fault("predicted", error)
     gain = measured["ratio"] - 1
-    least = subject.bench.settings.sizes.least_gain
-    reason = f"{gain:+.1%} on {measured['requests']} development requests, and at least {least:.0%} are wanted"
-    return Verdict("predicted", gain >= least, reason, Figure(gain=1 + gain))
+    reason = f"{gain:+.1%} on {measured['requests']} development requests, and at least {LEAST_GAIN:.0%} are wanted"
+    return Verdict("predicted", gain >= LEAST_GAIN, reason, Figure(gain=1 + gain))
 
 
 def quick(bench: Bench, system: SystemOf, base: SystemOf) -> dict[str, Any]:

@@ -46,7 +46,6 @@ class Machine:
             bench.deployment,
             self.settings.round,
             self.settings.limits,
-            self.settings.sizes.least_gain,
         )
         self.agents: dict[str, Agent] = {}
         for word in self.settings.agents:

@@ -8,7 +8,6 @@ from typing import Any
 from spt.campaign import DEMO, RULE
 from spt.deployment import Deployment, parse
 from spt.errors import Usage
-from spt.gains import LEAST_GAIN
 from spt.git.objects import Oid
 from spt.round.agents import Limits
 from spt.round.direction import SystemOf
@@ -27,7 +26,6 @@ class Sizes:
     measured: int = 64
     measured_tok: int = 256
     profile: bool = True  # of a measurement: where the time of a step goes
-    least_gain: float = LEAST_GAIN  # that a quick measurement must promise
     beside: bool = False  # the base is asked anew beside each candidate, since the machine's pace drifts
 
 
@@ -41,7 +39,6 @@ SIZES = {
         measured=2,
         measured_tok=32,
         profile=False,
-        least_gain=0.06,  # its timing asks for 3 % and twice the noise, which a CPU seldom has below 1.5 %
         beside=True,
     ),
 }

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spt.errors import Usage
-from spt.gains import LEAST_GAIN
 from spt.round.budget import Waiting
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
 
@@ -70,8 +69,6 @@ class Spent:
 class Workshop:
     """Where an agent works for: the trusted repository, what is made fast, the round, and what it may cost.
 
-    least_gain: what a candidate must promise to be worth the judge's time.
-
     Only code of ours in the controller sees it; nothing of it is mounted for an agent.
     """
 
@@ -79,7 +76,6 @@ class Workshop:
     deployment: "Deployment"
     round: str
     limits: Limits
-    least_gain: float = LEAST_GAIN
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from spt.errors import Usage
+from spt.gains import LEAST_GAIN
 from spt.git.store import Store
 from spt.round.agents import Task, Tools, Workshop, measure_all
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
@@ -77,8 +78,8 @@ class Sweep:
         if best is None:
             words = f"none of {tried} settings was quicker on development requests"
             return Declined(words if tried or not failed else f"no setting could be measured: {failed}")
-        if best[0] < 1 + self.workshop.least_gain:
-            least = f"and at least {self.workshop.least_gain:.0%} are wanted"
+        if best[0] < 1 + LEAST_GAIN:
+            least = f"and at least {LEAST_GAIN:.0%} are wanted"
             return Declined(f"the quickest of {tried} settings promises {best[0] - 1:+.1%}, {least}")
         return best[1]
 
