@@ -98,7 +98,7 @@ class FarBench(Bench):
 
     def final(self, a: SystemOf) -> Held:
         plan, asked = self.plan(a, self.stock), FinalAsked(self.settings.seal, None, self.settings.smoke)
-        devices = max(1, len(self.settings.devices))
+        devices = max(1, len(self.devices))
         if (held := known_final(plan, asked, devices)) is not None:
             return held
         name = self._name("final", _pair(plan))
@@ -135,7 +135,7 @@ class FarBench(Bench):
     # --- jobs ---
 
     def _time(self, plan: Plan) -> str:
-        wanted = time_requests(plan, self._file(), max(1, len(self.settings.devices)))
+        wanted = time_requests(plan, self._file(), max(1, len(self.devices)))
         words = [*self.limits().places(), *self._enclosed()]
         return self._job("time", "time", _pair(plan), words, lambda part: make_folder(plan, TIME, part, wanted))
 
