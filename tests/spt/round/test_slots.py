@@ -1,6 +1,10 @@
 """Directions that are worked on side by side: who has what when, and how what was promoted becomes one system."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -9,7 +13,9 @@ import pytest
 from spt.errors import Usage
 from spt.round.budget import Budget, Stopped, Waiting
 from spt.round.slots import Turns, side_by_side
-from tests.spt.round.toys import NOOP, SLOWER, START, make_round_deployment
+from tests.spt.judged import ROOT
+from tests.spt.round.test_kills import at_work
+from tests.spt.round.toys import CANARY, FROM, NOOP, SLOWER, START, make_round_deployment
 from tests.spt.toys import errors_well, git, spt
 
 LONG = ("long", {"tau": "4"}, {})
@@ -233,3 +239,27 @@ def test_a_wrong_slot_is_named(repository, words, said):
     """In one line, and no round is begun."""
     assert errors_well(spt(*START, *words, cwd=repository), 2, said)
     assert git(repository, "for-each-ref", "refs/spt/round") == ""
+
+
+def test_an_interrupt_ends_all_slots(tmp_path):
+    """Ctrl-C is told in a line and leaves no process; `resume` then ends the round as if nobody had interrupted it."""
+    folder = make_round_deployment(tmp_path, [CANARY, NOOP])
+    command = [sys.executable, "-m", "spt", *START, FROM, "--name", "cut", "--agent", "memory", *TWO]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as child:
+        for line in child.stderr:
+            if ": default: passes" in line:  # a slot is at work on its candidate
+                break
+        child.send_signal(signal.SIGINT)
+        said = child.stderr.read()
+    assert (child.wait(), "what was measured is kept" in said, "Traceback" in said) == (130, True, False)
+    until_s = time.monotonic() + 20
+    while at_work(folder) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert at_work(folder) == []
+    ran = spt("round", "resume", "cut", "--json", cwd=folder)
+    assert ran.code == 0, ran.err
+    assert {each["id"]: each["outcome"] for each in ran.json["directions"]} == {
+        "memory-canary": "promoted",
+        "memory-noop": "declined",
+    }
