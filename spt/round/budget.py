@@ -53,6 +53,11 @@ class Budget:
         """Lets all that share this budget stop at their next step."""
         self._halted.set()
 
+    def check_halted(self) -> None:
+        """Raises Stopped where somebody halted: what came of work that was cut off is no outcome."""
+        if self._halted.is_set():
+            raise Stopped("what works beside it has ended", "`spt round resume` goes on with it")
+
     def left_s(self) -> float:
         """Seconds until the deadline, which there must be; never below 0."""
         assert self.deadline_s is not None
@@ -60,8 +65,7 @@ class Budget:
 
     def check(self) -> None:
         """Raises Stopped where the round is to stop now."""
-        if self._halted.is_set():
-            raise Stopped("what works beside it has ended", "`spt round resume` goes on with it")
+        self.check_halted()
         if self.stop_file.exists():
             raise Stopped("the round was told to stop", "`spt round resume` goes on with it")
         if self.deadline_s is not None and self._clock() >= self.deadline_s:

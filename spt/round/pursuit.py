@@ -89,6 +89,7 @@ class Pursuit:
                 return self._promote()
             else:
                 continue
+            self.bench.budget.check_halted()
             if isinstance(answer, Candidate):
                 self._take(answer)
             elif answer.failed:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from spt.errors import SptError
 from spt.round.budget import Budget, Stopped, Waiting
+from spt.round.session import stop_all
 
 __all__ = ["Turns", "side_by_side"]
 
 _POLL_S = 0.2
+_LEAVE_S = 5.0
 
 
 class Turns:
@@ -35,27 +37,38 @@ class Turns:
 def side_by_side(count: int, work: Callable[[int], None], budget: Budget) -> None:
     """Calls `work` with each number below `count` at the same time, and returns when all have ended.
 
-    An error ends the others at their next step, and is raised; one that waits for another machine ends nobody.
+    An error, or an interrupt, ends the others at once where they wait for an agent, else at their next step, and is
+    raised; one that was told to stop, or waits for another machine, ends nobody.
     """
     if count == 1:
         work(0)
         return
     errors: list[BaseException] = []
 
+    def end() -> None:
+        budget.halt()
+        stop_all("what works beside it has ended")
+
     def run(number: int) -> None:
         try:
             work(number)
         except BaseException as error:  # noqa: BLE001 - it is raised where the thread was started
             errors.append(error)
-            if not isinstance(error, Waiting):
-                budget.halt()
+            if not isinstance(error, Stopped):
+                end()
 
-    # Daemons, so that an interrupt ends the process: what they were at is then as after a kill, and goes on later.
+    # Daemons, so that an interrupt ends the process whatever they wait for: that is then as after a kill.
     threads = [threading.Thread(target=run, args=[number], daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        end()
+        for thread in threads:
+            thread.join(_LEAVE_S)
+        raise
     if errors:
         raise min(errors, key=_weight)
 

@@ -1,5 +1,13 @@
 """A round whose agent writes a patch of its own in a sandbox: what is promoted is one commit, and becomes an entry."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from tests.spt.judged import ROOT
+from tests.spt.round.test_kills import at_work
 from tests.spt.round.toys import FROM, SLOW, SLOWER, START, make_round_deployment
 from tests.spt.toys import git, spt
 
@@ -105,3 +113,41 @@ def test_patches_that_were_written_side_by_side_are_merged(tmp_path):
     for name in (first, later):
         assert spt("entry", "verify", name, cwd=folder).code == 0
     git(folder, "fsck", "--strict")
+
+
+SLEEPING = """
+import json, subprocess, sys, time
+if sys.argv[-1] == "propose":
+    for title in ("One", "Two"):
+        subprocess.run(["tool", "direction", "title=" + title, "hypothesis=h"], check=True)
+    sys.exit()
+print(subprocess.run(["tool", "ceiling"], capture_output=True, text=True).stdout)
+time.sleep(600)
+"""
+
+
+def test_an_interrupt_ends_agents_that_work_side_by_side(tmp_path):
+    """Their sandboxes end at once, and their directions are as they were: neither failed nor declined."""
+    folder = make_round_deployment(tmp_path, [])
+    script = tmp_path / "script.py"
+    script.write_text(SLEEPING)
+    words = ["--name", "cut", "--agents", "2", "--agent", f"scripted:{script}"]
+    command = [sys.executable, "-m", "spt", *START, FROM, *words]
+    with subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}) as child:
+        until_s = time.monotonic() + 60
+        while len(list((folder / ".git/spt/agents/cut").glob("*/session-*"))) < 2 and time.monotonic() < until_s:
+            time.sleep(0.1)
+        time.sleep(1.0)  # for both to be asleep
+        begun_s = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+        assert time.monotonic() - begun_s < 15
+    until_s = time.monotonic() + 20
+    while at_work(folder) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert at_work(folder) == []
+    status = spt("round", "status", "cut", "--json", cwd=folder)
+    assert [(each["id"], each["outcome"]) for each in status.json["directions"]] == [
+        ("scripted-1", None),
+        ("scripted-2", None),
+    ]
