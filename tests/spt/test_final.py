@@ -16,7 +16,7 @@ from spt.ratio import RawRatio, Speedup, figure_of
 from spt.seal import commitment_of, reveal, seal_named
 from spt.verdicts import LEDGER, Ledger, named
 from tests.harness.enclosures import works
-from tests.spt.judged import ENGINE, make_deployment
+from tests.spt.judged import fake_command, make_deployment
 from tests.spt.toys import errors_well, git, snapshot, spt
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def pristine(tmp_path_factory):
     folder = make_deployment(tmp_path_factory.mktemp("toy"))
     value = json.loads((folder / "deployment.yaml").read_text())
     value |= {"context": "8192", "requests": {"generator": "default", "families": ["lists", "letters"]}}
-    value["engine"]["command"] = [sys.executable, "-P", "-s", str(ENGINE), "--quick"]
+    value["engine"]["command"] = fake_command(step_ms="0", prefill_ms="0")
     value["target"]["path"] = str(folder.parent / "model")
     (folder / "deployment.yaml").write_text(json.dumps(value))
     (folder / "own.yaml").write_text(json.dumps({"tau": "4"}))
