@@ -28,7 +28,7 @@ from tests.spt.round.toys import (
 from tests.spt.toys import git, spt
 
 # Eight tokens a pass: of what an engine does between two waits little is left that could be late.
-METRONOME = {"tau": "8", "step_ms": "3", "prefill_ms": "3", "stop_rate": "0"}
+METRONOME = {"tau": "8", "step_ms": "2", "prefill_ms": "2", "stop_rate": "0"}
 CONTEXT = "6144"  # what a full final needs, and a chat's words
 
 
