@@ -18,7 +18,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from spt.cli import cli
 from spt.deployment import EXAMPLE_TARGET
 
 DEPLOYMENT = f"""\
@@ -55,10 +54,10 @@ def main() -> int:
         run(console, ["round", "review", ROUND], repository)
         branch = state["deployment"]["branch"]
         subprocess.run(["git", "--no-pager", "log", "--oneline", branch], cwd=repository, check=True)
-    if "report" in cli.lazy:
-        run(console, ["report", ROUND, "--out", str(root / "report.html")], repository)
     else:
-        console.print("no `spt report` is installed: the journal is all there is", highlight=False)
+        words = "no system was let out, for the reasons above: other work on this machine makes noise, so try it idle"
+        console.print(words, highlight=False)
+    run(console, ["report", ROUND, "--out", str(root / "report.html")], repository)
     minutes = (time.monotonic() - begun_s) / 60
     console.print(f"{minutes:.1f} minutes; the repository is in {repository}: `spt round status` works there")
     return ended

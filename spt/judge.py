@@ -39,6 +39,7 @@ __all__ = [
     "FORCE",
     "TIME",
     "Limits",
+    "calibrate",
     "calibration_requests",
     "force_quickly",
     "force_requests",
@@ -113,7 +114,7 @@ def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
     key = key_of(plan, FORCE, timed)
     if (old := _old(plan, FORCE, "forcing", key)) is not None:
         return old
-    reference = _calibrated(plan, limits, emit)
+    reference = calibrate(plan, limits, emit)
     folder = open_folder(plan, FORCE, key, force_requests(plan, file))
     words = ["--reference", str(reference), *limits.words()]
     if timed is not None:
@@ -129,7 +130,7 @@ def force_quickly(plan: Plan, requests: Path, room: Path, limits: Limits, emit: 
     """
     refuse_forcing(plan.deployment, plan.arms["a"], sandbox=limits.sandbox)
     key = key_of(plan, FORCE)
-    reference, folder = _calibrated(plan, limits, emit), room / key[:12]
+    reference, folder = calibrate(plan, limits, emit), room / key[:12]
     appear(folder, lambda part: make_folder(plan, FORCE, part, Requests(requests, "development", 0)))
     words = [FORCE.command, "--stream", "--reference", str(reference), *limits.words()]
     measure(plan.deployment, folder, words, emit)
@@ -247,7 +248,7 @@ def _end(plan: Plan, what: str, key: str, folder: Path, reference: Path | None =
     return verdict
 
 
-def _calibrated(plan: Plan, limits: Limits, emit: Emit) -> Path:
+def calibrate(plan: Plan, limits: Limits, emit: Emit) -> Path:
     """The samples of stock's calibration for this deployment, stock, card and harness, measured now or before."""
     own = replace(of_stock(plan), seed=None)
     key = key_of(own, CALIBRATE)

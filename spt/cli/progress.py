@@ -1,6 +1,7 @@
 """How far a campaign is, on standard error: a bar on a terminal, else a line now and then."""
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,8 @@ class Progress:
         self._tasks: dict[str, Any] = {}
         self._said: dict[str, int] = {}
         self._said_s = time.monotonic()
+        self._lock = threading.Lock()
+        self._of = ""  # the direction of several that the event is of
 
     def __enter__(self) -> "Progress":
         if sys.stderr.isatty():
@@ -45,7 +48,12 @@ class Progress:
             say("what was measured is kept: the same command goes on from there")
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Shows one event."""
+        """Shows one event; may be called from several threads."""
+        with self._lock:
+            self._of = f"{event['direction']}: " if "direction" in event else ""
+            self._show(event)
+
+    def _show(self, event: dict[str, Any]) -> None:
         if event["event"] == "unit":
             self._step(str(event["phase"]), event["units"], event["of"], _running(event))
         elif event["event"] == "turn":
@@ -73,6 +81,7 @@ class Progress:
             self._say(f"unit {event['unit']} is void: {event['cause']}: {event['reason']}")
 
     def _step(self, phase: str, done: int, of: int, found: str) -> None:
+        phase = self._of + phase
         if self._bar is not None:
             if phase not in self._tasks:
                 self._tasks[phase] = self._bar.add_task(phase, total=of, found="")
@@ -86,6 +95,7 @@ class Progress:
 
     def _turn(self, phase: str, found: str) -> None:
         """How far a unit is: beside its phase's bar, or a line where none was said for a minute."""
+        phase = self._of + phase
         if self._bar is not None:
             if phase not in self._tasks:
                 self._tasks[phase] = self._bar.add_task(phase, total=None, found="")
@@ -97,15 +107,17 @@ class Progress:
     def _end(self, phase: str, found: str) -> None:
         """What came of a phase of which nobody knew how long it is."""
         if self._bar is None:
-            say(f"{phase}: {found}")
+            say(f"{self._of}{phase}: {found}")
         else:
             self._end_bar(phase, found)
 
     def _end_bar(self, phase: str, found: str) -> None:
+        phase = self._of + phase
         if phase in self._tasks:
             self._bar.update(self._tasks[phase], completed=1, total=1, found=found)
 
     def _say(self, text: str) -> None:
+        text = self._of + text
         if self._bar is not None:
             self._bar.console.print(printable(text))
         else:

@@ -66,6 +66,15 @@ class Store:
         return None if found is None else cls.find(folder)
 
     @property
+    def place(self) -> Path:
+        """A folder by which `find` finds this repository."""
+        return self.work_tree or self.state.parent
+
+    def again(self) -> "Store":
+        """Another handle on this repository, with its references as they are now."""
+        return Store.find(self.place)
+
+    @property
     def state(self) -> Path:
         """The folder of everything that is neither object nor reference: `spt/` below the git common directory."""
         if self.common is None:

@@ -118,7 +118,8 @@ class _Teller:
 
     def _best(self, start: System | None) -> System | None:
         """The current best after all events."""
-        moved = [told for told in self.read.told if told.name in (PROMOTED, "best", "deployment")]
+        names = (PROMOTED, "best", "deployment")
+        moved = [told for told in self.read.told if told.name in names and not told.data.flag("beside")]
         systems = (_system(told.data.inner("system")) for told in reversed(moved))
         return next((system for system in systems if system is not None), start)
 

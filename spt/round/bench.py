@@ -2,24 +2,26 @@
 
 import functools
 import json
+import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from spt.arms import Arm, refuse_untrusted
 from spt.campaign import Emit, Plan, digest_of
 from spt.deployment import Deployment
 from spt.git.store import Store
 from spt.job import HarnessFailed
-from spt.judge import Limits, force_quickly, force_system, time_systems
+from spt.judge import Limits, calibrate, force_quickly, force_system, time_systems
 from spt.round.budget import Budget, Stopped
 from spt.round.direction import SystemOf
 from spt.round.runs import Asked, Runs, write_development
 from spt.round.settings import Settings
+from spt.round.slots import Turns
 from spt.system import check_options, options_of
 from spt.verdicts import Held, Ledger
 
@@ -42,12 +44,22 @@ def room_of(store: Store, round_: str) -> Path:
 
 @dataclass(frozen=True)
 class Bench:
-    """`emit` gets the events of the harness as they come."""
+    """`emit` gets the events of the harness as they come, each with the name of its direction where several are worked
+    on side by side."""
 
     store: Store
     settings: Settings
     budget: Budget
     emit: Emit = field(default=lambda event: None)
+    slot: int = 0
+    direction: str | None = None
+    turns: Turns = field(default_factory=Turns)
+
+    def apart(self, slot: int, direction: str) -> Self:
+        """The bench of one direction: the same questions on the devices of its slot, with a handle on the repository
+        and a meter of its own."""
+        named = direction if self.settings.at_once > 1 else None
+        return replace(self, store=self.store.again(), budget=self.budget.part(), slot=slot, direction=named)
 
     @functools.cached_property
     def ledger(self) -> Ledger:
@@ -67,8 +79,14 @@ class Bench:
         return room_of(self.store, self.settings.round)
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """Those that the user named for this slot, if any."""
+        slots = self.settings.slots
+        return slots[self.slot % len(slots)] if slots else ()
+
+    @property
     def device(self) -> str:
-        return self.settings.devices[0] if self.settings.devices else self.deployment.device
+        return self.devices[0] if self.devices else self.deployment.device
 
     @property
     def stock(self) -> SystemOf:
@@ -89,7 +107,7 @@ class Bench:
         return Plan(self.ledger, self.deployment, arms, self.device, None, self.settings.rule)
 
     def limits(self, devices: int = 2) -> Limits:
-        return Limits(self.budget.deadline_s, self.settings.sandbox, self.settings.devices[:devices])
+        return Limits(self.budget.deadline_s, self.settings.sandbox, self.devices[:devices])
 
     # --- questions ---
 
@@ -99,7 +117,8 @@ class Bench:
         if not self.settings.sandbox:
             refuse_untrusted([arm], self.store)
         runs = Runs(self.room / "runs", self.deployment, self.device, self.settings.sandbox)
-        return self._judged(lambda: runs.answers(arm, asked, self._emit))
+        with self.turns.held([runs.folder_of(arm, asked).name], self.budget.check):
+            return self._judged(lambda: runs.answers(arm, asked, self._emit))
 
     def both_answers(self, one: SystemOf, other: SystemOf, asked: Asked) -> tuple[list[Any], list[Any]]:
         """The answers of two systems to the same requests."""
@@ -113,16 +132,24 @@ class Bench:
     def forced(self, a: SystemOf, b: SystemOf) -> dict[str, Any]:
         """The forcing verdict on the tokens that were timed, and on more where they are too few."""
         plan = self.plan(a, b)
+        self._calibrate(plan)
         return self._judged(lambda: force_system(plan, self._file(), self.limits(1), self._emit))
 
     def forced_quickly(self, a: SystemOf, b: SystemOf) -> dict[str, Any]:
         """Forcing on a handful of development requests: it is kept nowhere, and can only reject."""
         plan, room = self.plan(a, b), self.room / "development"
         room.mkdir(parents=True, exist_ok=True)
-        requests = room / "requests.jsonl"
         sizes = self.settings.sizes
-        write_development(self.deployment, sizes.quick, self.settings.seed, requests, sizes.quick_tok)
-        return self._judged(lambda: force_quickly(plan, requests, room, self.limits(1), self._emit))
+        self._calibrate(plan)
+        with tempfile.TemporaryDirectory(prefix=f".new-{os.getpid()}-", dir=room) as folder:
+            requests = Path(folder) / "requests.jsonl"
+            write_development(self.deployment, sizes.quick, self.settings.seed, requests, sizes.quick_tok)
+            return self._judged(lambda: force_quickly(plan, requests, room, self.limits(1), self._emit))
+
+    def _calibrate(self, plan: Plan) -> None:
+        """Has stock's calibration measured where it is not yet: once, whoever asks first."""
+        with self.turns.held(["calibration"], self.budget.check):
+            self._judged(lambda: calibrate(plan, self.limits(1), self._emit))
 
     def final(self, a: SystemOf) -> Held:
         """The sealed final of `a` against stock."""
@@ -171,7 +198,7 @@ class Bench:
         return None if file is None else self.deployment.folder / file
 
     def _emit(self, event: dict[str, Any]) -> None:
-        self.emit(event)
+        self.emit(event if self.direction is None else {**event, "direction": self.direction})
         self.budget.check()
 
     def _judged(self, ask: Callable[[], Value]) -> Value:
@@ -180,7 +207,7 @@ class Bench:
         while True:
             self.budget.check()
             try:
-                with self.budget.device():
+                with self.turns.held(self.devices or (self.device,), self.budget.check), self.budget.device():
                     return ask()
             except HarnessFailed as error:
                 self.budget.check()
@@ -192,15 +219,3 @@ class Bench:
                     self.emit({"event": "waits", "reason": error.message})
                 waits = True
             time.sleep(_POLL_S)
-
-    @contextmanager
-    def metered(self) -> Iterator[Callable[[], dict[str, Any]]]:
-        """Gives a function that says what was spent of wall and device time since the block began."""
-        from spt.round.agents import Spent
-
-        wall_s, device_s = self.budget.now_s(), self.budget.device_s
-
-        def spent() -> dict[str, Any]:
-            return Spent(self.budget.now_s() - wall_s, self.budget.device_s - device_s).record()
-
-        yield spent

@@ -6,11 +6,11 @@ from typing import Any
 
 from spt.formats import check
 from spt.git.message import TOOL
-from spt.git.objects import FILE, Objects, Oid, Person, State
+from spt.git.objects import FILE, Commit, Objects, Oid, Person, State
 from spt.git.tree import splice, without
 from spt.round.direction import Direction, SystemOf
 
-__all__ = ["RECORD", "code_commit", "mechanism_commit", "record_commit"]
+__all__ = ["RECORD", "code_commit", "commits_between", "mechanism_commit", "record_commit"]
 
 RECORD = ".spt/system.yaml"
 
@@ -25,6 +25,19 @@ def code_commit(objects: Objects, commit: Oid) -> Oid:
         if objects.code_of(one.tree) != objects.code_of(parent.tree):
             return commit
         commit = parent.oid
+
+
+def commits_between(objects: Objects, before: Oid, after: Oid) -> list[Commit]:
+    """The commits above `before` up to `after`, oldest first."""
+    commits: list[Commit] = []
+    oid = after
+    while oid != before:
+        commit = objects.commit(oid)
+        commits.append(commit)
+        if not commit.parents:
+            break
+        oid = commit.parents[0]
+    return commits[::-1]
 
 
 def mechanism_commit(

@@ -1,6 +1,8 @@
 """How long a round may work: until when this process goes on, and what it has spent of wall and device time."""
 
 import contextlib
+import copy
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,17 +41,31 @@ class Budget:
         self.deadline_s = None if minutes is None else self.begun_s + 60 * minutes
         self.stop_file = stop_file
         self.device_s = 0.0
+        self._halted = threading.Event()
+
+    def part(self) -> "Budget":
+        """A meter of its own for one of several that work side by side; all else is shared."""
+        found = copy.copy(self)
+        found.device_s = 0.0
+        return found
+
+    def halt(self) -> None:
+        """Lets all that share this budget stop at their next step."""
+        self._halted.set()
+
+    def check_halted(self) -> None:
+        """Raises Stopped where somebody halted: what came of work that was cut off is no outcome."""
+        if self._halted.is_set():
+            raise Stopped("what works beside it has ended", "`spt round resume` goes on with it")
 
     def left_s(self) -> float:
         """Seconds until the deadline, which there must be; never below 0."""
         assert self.deadline_s is not None
         return max(0.0, self.deadline_s - self._clock())
 
-    def now_s(self) -> float:
-        return self._clock()
-
     def check(self) -> None:
         """Raises Stopped where the round is to stop now."""
+        self.check_halted()
         if self.stop_file.exists():
             raise Stopped("the round was told to stop", "`spt round resume` goes on with it")
         if self.deadline_s is not None and self._clock() >= self.deadline_s:

@@ -50,7 +50,8 @@ _CONFINES = Confines(file_bytes=64 * 2**20, memory_bytes=768 * 2**20, cpu_s=20, 
 _SWITCHES = (("pack.threads", "1"), ("core.bigFileThreshold", str(MAX_BLOB_BYTES)))
 _MAGIC = b"# v2 git bundle\n"
 _LINE = re.compile(rb"(-?)([0-9a-f]{40})(?: (.*))?")
-_OPTION = re.compile(r"^Spt-Option: *([a-z][a-z0-9-]{0,63}) *= *(\S{1,64})$", re.MULTILINE)
+_OPTION = re.compile(r"^Spt-Option:(.*)$", re.MULTILINE)
+_VALUE = re.compile(r"\s*(\S{1,64}?)\s*=\s*(\S{1,64})\s*")
 _MAX_OPTIONS = 32
 _NOTE = 200
 
@@ -202,12 +203,20 @@ def _work(objects: Objects, tip: Oid, base: Oid) -> Work:
         oid = commit.parents[0]
     options: dict[str, str] = {}
     for message in reversed(messages):
-        options |= dict(_OPTION.findall(message))
+        options |= dict(_option(line) for line in _OPTION.findall(message))
     if len(options) > _MAX_OPTIONS:
         raise Unfit(f"its commits state {len(options)} options, more than the {_MAX_OPTIONS} allowed")
     subjects = (message.strip().split("\n")[0] for message in messages)
     note = next((subject for subject in subjects if subject and subject != LEFT_SUBJECT), "")
     return Work(tip, objects.commit(tip).tree, options, printable(note)[:_NOTE])
+
+
+def _option(said: str) -> tuple[str, str]:
+    """Name and value of a trailer; which names there are is for the tree to say."""
+    found = _VALUE.fullmatch(said)
+    if found is None:
+        raise Unfit(f"its commits say 'Spt-Option:{printable(said)[:80]}', which is no NAME=VALUE")
+    return found[1], found[2]
 
 
 def keep_incoming(store: Store, round_: str, direction: str) -> str | None:

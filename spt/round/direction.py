@@ -51,6 +51,7 @@ class Direction:
     interval: tuple[float, float] | None = None
     evidence: tuple[str, ...] = ()
     slot: int = 0
+    stacks: str | None = None  # the direction whose work it puts on top of the others'
 
     def record(self) -> dict[str, Any]:
         """The data of the journal's event `direction`."""
@@ -64,6 +65,7 @@ class Direction:
             "base": self.base.record(),
             "base_commit": self.base_commit,
             "slot": self.slot,
+            "stacks": self.stacks,
         }
 
     @classmethod
@@ -82,6 +84,7 @@ class Direction:
             interval=None if interval is None else (interval[0], interval[1]),
             evidence=tuple(data["evidence"]),
             slot=data["slot"],
+            stacks=data.get("stacks"),
         )
 
 

@@ -19,6 +19,7 @@ from spt.making import make_entry
 from spt.memory import Memory
 from spt.record import file_of, line_of
 from spt.round.bench import Bench
+from spt.round.best import commits_between
 from spt.round.state import Course
 from spt.source import commit_delta
 from spt.verdicts import Ledger
@@ -49,31 +50,35 @@ def distil(bench: Bench, course: Course, tip: Oid) -> Iterator[Distilled | str]:
     tip: the newest commit of the system's code.  All is published before it is told; done again, it adds nothing.
     """
     before, after = course.direction.base_commit, str(course.end["commit"])
-    store = Store.find(bench.store.state.parent if bench.store.work_tree is None else bench.store.work_tree)
-    memory = Memory.of(store)
-    commits = _between(memory, before, after)
+    memory = Memory.of(bench.store.again())
+    commits = commits_between(memory.objects, before, after)
     for commit in commits:
         said = read_trailers(commit.message)
         if said.entry is not None and said.delta is not None:
             key = _evidence(bench, memory, said.entry, course, "+".join(entries_of(history(memory, after)[1])))
             note = "" if key else "no verdict that may be evidence"
-            yield Distilled(said.entry, said.delta, False, course.direction.id, key, note)
+            yield Distilled(said.entry, said.delta, False, _first(course), key, note)
         elif commit_delta(memory, commit).rows:
             yield _discovered(bench, memory, commit, tip, course)
 
 
 def _discovered(bench: Bench, memory: Memory, commit: Commit, tip: Oid, course: Course) -> Distilled | str:
     """A commit of an agent's as an entry of its own, on the entries that were there before it."""
-    name = check_name(course.direction.id)
+    name = check_name(_first(course))
     requires = sorted(entries_of(history(memory, commit.parents[0])[1]))
     try:
         with memory.store.locked():
             make_entry(memory, name, tip, [commit.oid], requires, None, "rounding", [_INVARIANT], partial=True)
             memory.store.publish(f"spt round {bench.settings.round}: entry {name}")
     except SptError as error:
-        return f"{course.direction.id}: {error.message}"
+        return f"{name}: {error.message}"
     key = _evidence(bench, Memory.of(memory.store), name, course)
-    return Distilled(name, memory.entry(name).delta.id, True, course.direction.id, key)
+    return Distilled(name, memory.entry(name).delta.id, True, name, key)
+
+
+def _first(course: Course) -> str:
+    """The direction whose mechanism it is."""
+    return course.direction.stacks or course.direction.id
 
 
 def _evidence(bench: Bench, memory: Memory, name: str, course: Course, system: str | None = None) -> str | None:
@@ -106,7 +111,7 @@ def residual_of(store: Store, start: Oid, tip: Oid, entries: Sequence[Mapping[st
     memory = Memory.of(store)
     taken = {entry["promoted"] for entry in entries}
     found = []
-    for commit in _between(memory, start, tip):
+    for commit in commits_between(memory.objects, start, tip):
         if read_trailers(commit.message).entry is None and commit_delta(memory, commit).rows:
             direction = _direction(commit)
             if direction not in taken:
@@ -117,16 +122,3 @@ def residual_of(store: Store, start: Oid, tip: Oid, entries: Sequence[Mapping[st
 def _direction(commit: Commit) -> str | None:
     mark = "Spt-Direction: "
     return next((line.removeprefix(mark) for line in commit.message.splitlines() if line.startswith(mark)), None)
-
-
-def _between(memory: Memory, before: Oid, after: Oid) -> list[Commit]:
-    """The commits above `before` up to `after`, oldest first."""
-    commits: list[Commit] = []
-    oid = after
-    while oid != before:
-        commit = memory.objects.commit(oid)
-        commits.append(commit)
-        if not commit.parents:
-            break
-        oid = commit.parents[0]
-    return commits[::-1]

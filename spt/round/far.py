@@ -100,7 +100,7 @@ class FarBench(Bench):
         asked = self._asked_final(plan)
         if isinstance(asked, Held):
             return asked
-        devices = max(1, len(self.settings.devices))
+        devices = max(1, len(self.devices))
         if (held := known_final(plan, asked, devices)) is not None:
             return held
         name = self._name("final", _pair(plan))
@@ -137,7 +137,7 @@ class FarBench(Bench):
     # --- jobs ---
 
     def _time(self, plan: Plan) -> str:
-        wanted = time_requests(plan, self._file(), max(1, len(self.settings.devices)))
+        wanted = time_requests(plan, self._file(), max(1, len(self.devices)))
         words = [*self.limits().places(), *self._enclosed()]
         return self._job("time", "time", _pair(plan), words, lambda part: make_folder(plan, TIME, part, wanted))
 

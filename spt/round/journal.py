@@ -18,10 +18,23 @@ from spt.git.store import Store
 from spt.git.tree import splice
 from spt.verdicts import now
 
-__all__ = ["BEST", "PHASES", "ROUNDS", "TRY", "Event", "Journal", "best_reference", "rounds", "try_reference"]
+__all__ = [
+    "BESIDE",
+    "BEST",
+    "PHASES",
+    "ROUNDS",
+    "TRY",
+    "Event",
+    "Journal",
+    "beside_reference",
+    "best_reference",
+    "rounds",
+    "try_reference",
+]
 
 ROUNDS = "refs/spt/round/"
 BEST = "refs/spt/best/"
+BESIDE = "refs/spt/beside/"
 TRY = "refs/spt/try/"
 PHASES = ("measure", "plan", "explore", "integrate", "tune", "final", "distil", "report")
 _EVENTS, _SETTINGS = "events.jsonl", "round.yaml"
@@ -30,6 +43,11 @@ _EVENTS, _SETTINGS = "events.jsonl", "round.yaml"
 def best_reference(round_: str) -> str:
     """The reference of a round's current best."""
     return f"{BEST}{round_}"
+
+
+def beside_reference(round_: str, direction: str) -> str:
+    """The reference of a system that was promoted while another had become the best."""
+    return f"{BESIDE}{round_}/{direction}"
 
 
 def try_reference(round_: str, direction: str) -> str:

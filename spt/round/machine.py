@@ -4,53 +4,45 @@ A step is journaled when it is done, with the references that it moved; a step t
 judge's own campaigns go on by themselves, by their keys.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from spt.campaign import DEMO
-from spt.errors import Differs, SptError, Usage
-from spt.git.objects import GITLINK, Oid, Person
-from spt.round.agents import Agent, Task, Workshop, make_agent
+from spt.git.objects import Oid
+from spt.round.agents import Agent, Spent, Task, Workshop, make_agent
 from spt.round.bench import Bench
-from spt.round.best import mechanism_commit, record_commit
-from spt.round.budget import Stopped, Waiting
-from spt.round.direction import Candidate, Declined, Direction, Figure, SystemOf, Verdict
+from spt.round.best import record_commit
+from spt.round.budget import Stopped
+from spt.round.chronicle import Chronicle, Say
+from spt.round.direction import Candidate, Direction, SystemOf
 from spt.round.distilling import Distilled, distil, residual_of
-from spt.round.gates import GATES, PROMOTING, Ask, Gates, Subject
-from spt.round.journal import PHASES, Journal, best_reference, try_reference
+from spt.round.gates import PROMOTING
+from spt.round.journal import PHASES, Journal, best_reference
 from spt.round.outlook import measured_of, task_text
+from spt.round.pursuit import OWN, Pursuit
 from spt.round.release import next_branch, write_deployment
-from spt.round.state import Course, State, fold
-from spt.round.tools import DirectionTools
+from spt.round.slots import side_by_side
+from spt.round.stacking import Stacking, best_line, to_stack
+from spt.round.state import WHOLE, State
 from spt.verdicts import NO
 
-__all__ = ["CONTROLLER", "Machine", "Say"]
-
-Say = Callable[[str], None]
-CONTROLLER = ("memory", "sweep")  # agents whose candidates are composed of what is trusted
-OWN = "controller"  # of directions that no agent proposed
-_REVISIONS = 2
+__all__ = ["Machine"]
 
 
 class Machine:
     """One process's work on a round; `say` gets a line for people whenever something is decided."""
 
     def __init__(self, journal: Journal, bench: Bench, say: Say) -> None:
-        self.journal, self.bench, self.say = journal, bench, say
-        self.settings = bench.settings
-        self.store = bench.store
-        workshop = Workshop(
-            bench.store.work_tree or bench.store.state.parent,
-            bench.deployment,
-            self.settings.round,
-            self.settings.limits,
-        )
+        self.bench, self.settings, self.store = bench, bench.settings, bench.store
+        self.chronicle = Chronicle(journal, bench.settings, say)
+        self.say, self._state = self.chronicle.say, self.chronicle.state
+        workshop = Workshop(bench.store.place, bench.deployment, self.settings.round, self.settings.limits)
         self.agents: dict[str, Agent] = {}
         for word in self.settings.agents:
             agent = make_agent(word, workshop)
             self.agents[agent.name] = agent
+        self.agents[OWN] = Stacking(bench.store, self.chronicle.state, self.settings.round, OWN)
 
     def run(self) -> State:
         """Goes through the phases that have not ended; returns how the round stands at the end.
@@ -73,30 +65,22 @@ class Machine:
                     continue
                 self._phase(phase, steps[phase])
         except Stopped as stop:
-            self.journal.append(self._state().phase, "stopped", {"reason": stop.message})
+            self.chronicle.append(self._state().phase, "stopped", {"reason": stop.message})
             raise
         return self._state()
 
-    def _state(self) -> State:
-        return fold(self.journal.events(), self.settings.start_commit)
-
     def _phase(self, phase: str, step: Callable[[], str | None]) -> None:
         """One phase; a step that returns words is skipped for that reason."""
+        append, budget = self.chronicle.append, self.bench.budget
         if self._state().phases.get(phase) is None:
-            self.journal.append(phase, "phase", {"state": "begun", "reason": ""})
-        self.bench.budget.check()
-        with self.bench.metered() as spent:
-            self._in_directions = 0.0, 0.0
-            skipped = step()
-            told = spent()
-            told["wall_s"] -= self._in_directions[0]  # those have told it themselves
-            told["device_s"] -= self._in_directions[1]
-            self.journal.append(phase, "spent", told)
+            append(phase, "phase", {"state": "begun", "reason": ""})
+        budget.check()
+        before_s = budget.device_s
+        skipped = step()
+        self.chronicle.spend(phase, Spent(device_s=budget.device_s - before_s))
         if skipped is not None:
             self.say(f"{phase}: skipped, {skipped}")
-        self.journal.append(
-            phase, "phase", {"state": "done" if skipped is None else "skipped", "reason": skipped or ""}
-        )
+        append(phase, "phase", {"state": "done" if skipped is None else "skipped", "reason": skipped or ""})
 
     # --- measure and plan ---
 
@@ -112,15 +96,9 @@ class Machine:
         if held is not None and SystemOf.of(held) == system:
             return
         data = measured_of(self.bench, system)
-        self.journal.append(phase, "measured", data)
+        self.chronicle.append(phase, "measured", data)
         factors = ", ".join(f"{name} {value:.2f}" for name, value in data["factors"].items())
         self.say(f"{phase}: tau {data['tau']:.2f}, step {data['step_us']:.0f} us, factors to the ceiling: {factors}")
-
-    def _tune(self) -> str | None:
-        """Directions again, from the best and from what is left between it and its ceiling."""
-        if self.settings.cost_model:
-            self._look("tune", self._state().best)
-        return self._directions("tune")
 
     def _plan(self) -> str | None:
         state = self._state()
@@ -141,7 +119,7 @@ class Machine:
         from spt.formats import check
 
         check(plan, "plan", "the plan")
-        self.journal.append("plan", "planned", {"plan": plan})
+        self.chronicle.append("plan", "planned", {"plan": plan})
         for direction in kept:
             self.say(f"plan: {direction.id}: {direction.title}")
         if len(kept) < len(found):
@@ -160,7 +138,7 @@ class Machine:
             phase=phase,
             base=state.best,
             base_commit=state.commit,
-            slots=max(1, len(self.settings.devices)),
+            slots=self.settings.at_once,
             outlook=state.measured,
             declined=declined,
             taken=frozenset(state.courses),
@@ -170,269 +148,133 @@ class Machine:
     # --- directions ---
 
     def _directions(self, phase: str) -> str | None:
-        """Every direction of a phase, one after the other, each from the best of its time."""
-        state = self._state()
-        if phase == "tune" and not state.promoted:
-            return "nothing was promoted that could be tuned"
-        if phase == "explore":
-            assert state.plan is not None
-            wanted = [_of_plan(planned, phase, state) for planned in state.plan["directions"]]
-        else:
-            begun = [course.direction for course in state.of(phase)]
-            fresh = [one for agent in self.agents.values() for one in agent.propose(self._task(phase, state))]
-            wanted = [*begun, *fresh][: self.settings.directions]
+        """Every direction of a phase, one after the other in each slot, and each from the best of its time."""
+        wanted = self._wanted(phase, self._state())
         if not wanted:
             return "no agent has a direction"
-        for direction in wanted:
-            state = self._state()
-            course = state.courses.get(direction.id)
-            if course is None:
-                if self._explored_long(state):
-                    self.say(f"{phase}: the {self.settings.explore_minutes:g} minutes of exploring are up")
-                    break
-                direction = Direction(**{**vars(direction), "base": state.best, "base_commit": state.commit})
-                self.journal.append(phase, "direction", direction.record(), direction.id)
-            elif course.outcome is not None:
-                continue
-            self._direction(phase, direction.id)
+        left = iter(wanted)
+
+        def work(slot: int) -> None:
+            while (name := self._begin(phase, left, slot)) is not None:
+                self._pursuit(phase, name, slot).run()
+
+        side_by_side(min(self.settings.at_once, len(wanted)), work, self.bench.budget)
         return None
+
+    def _wanted(self, phase: str, state: State) -> list[Direction]:
+        if phase == "explore":
+            assert state.plan is not None
+            return [_of_plan(planned, phase, state) for planned in state.plan["directions"]]
+        begun = [course.direction for course in state.of(phase) if course.direction.stacks is None]
+        fresh = [one for agent in self.agents.values() for one in agent.propose(self._task(phase, state))]
+        return [*begun, *fresh][: self.settings.directions]
+
+    def _begin(self, phase: str, left: Iterator[Direction], slot: int) -> str | None:
+        """The next direction that has not ended, begun now or before; None where there is none or the time is up."""
+        with self.chronicle.alone() as state:
+            for direction in left:
+                course = state.courses.get(direction.id)
+                if course is not None and course.outcome is not None:
+                    continue
+                if course is None:
+                    if self._explored_long(state):
+                        self.say(f"{phase}: the {self.settings.explore_minutes:g} minutes of exploring are up")
+                        list(left)
+                        return None
+                    self._place(replace(direction, base=state.best, base_commit=state.commit, slot=slot))
+                return direction.id
+            return None
+
+    def _place(self, direction: Direction) -> None:
+        self.chronicle.append(direction.phase, "direction", direction.record(), direction.id)
+
+    def _pursuit(self, phase: str, name: str, slot: int = 0) -> Pursuit:
+        return Pursuit(self.chronicle, self.bench.apart(slot, name), self.agents, phase, name)
 
     def _explored_long(self, state: State) -> bool:
         spent_s = sum(state.spent[phase].wall_s for phase in ("explore", "integrate", "tune") if phase in state.spent)
         limit = self.settings.explore_minutes
         return limit is not None and spent_s >= 60 * limit
 
-    def _direction(self, phase: str, name: str) -> None:
-        """One direction to its end: a candidate, gates, perhaps a revision, and an outcome."""
-        self.bench.budget.check()
-        with self.bench.metered() as spent:
-            tools = None
-            try:
-                tools = self._tools(self._state().courses[name])
-                self._work(phase, name, tools)
-            except Stopped:
-                raise
-            except SptError as error:
-                self._fail(phase, name, error.message)
-            finally:
-                told = spent()
-                if tools is not None:
-                    told |= {key: getattr(tools.spent, key) for key in ("input_tok", "output_tok", "usd")}
-                wall_s, device_s = self._in_directions
-                self._in_directions = wall_s + told["wall_s"], device_s + told["device_s"]
-            self.journal.append(phase, "spent", told, name)
-
-    def _tools(self, course: Course) -> DirectionTools:
-        state, limits = self._state(), self.settings.limits
-        trusted = course.direction.agent in CONTROLLER
-        return DirectionTools(self.bench, course.direction, limits, state.measured, trusted=trusted)
-
-    def _work(self, phase: str, name: str, tools: DirectionTools) -> None:
-        agent = self._agent(self._state().courses[name].direction)
-        while True:
-            course = self._state().courses[name]
-            said_no = course.said_no
-            if course.candidate is None:
-                answer = agent.implement(course.direction, tools)
-            elif said_no is not None:
-                if course.candidates > _REVISIONS:
-                    self._decline(phase, course, said_no.gate, said_no.reason, None)
-                    return
-                answer = agent.revise(course.direction, said_no, tools)
-            else:
-                if self._gates(phase, course):
-                    self._promote(phase, self._state().courses[name])
-                    return
-                continue
-            if isinstance(answer, Declined):
-                if answer.failed:
-                    self._fail(phase, name, answer.reason, answer.rescue)
-                else:
-                    gate = "agent" if said_no is None else said_no.gate
-                    self._decline(phase, course, gate, answer.reason, answer.rescue)
-                return
-            self._take(phase, course, answer)
-
-    def _agent(self, direction: Direction) -> Agent:
-        if direction.agent not in self.agents:
-            raise Usage(f"this round has no agent '{direction.agent}'", "it is named by a direction of its journal")
-        return self.agents[direction.agent]
-
-    def _take(self, phase: str, course: Course, candidate: Candidate) -> None:
-        """Journals a candidate, and keeps its commit."""
-        from spt.git.tree import compare
-
-        rows = compare(self.store.objects, course.direction.base.tree, candidate.system.tree).rows
-        data = {**candidate.record(), "files": len(rows), "lines": _lines(self.store, rows)}
-        name = course.direction.id
-        references = {try_reference(self.settings.round, name): candidate.commit}
-        self.journal.append(phase, "candidate", data, name, references)
-        self.say(f"{phase}: {name}: {len(rows)} files, {candidate.note or 'no word of its own'}")
-
-    def _gates(self, phase: str, course: Course, gates: Gates = GATES) -> bool:
-        """Asks the gates that have not spoken; whether all let the candidate through."""
-        assert course.candidate is not None
-        trusted = course.direction.agent in (*CONTROLLER, OWN)
-        subject = Subject(self.bench, course.direction, course.candidate, trusted, self._checks(course))
-        spoken = {verdict.gate for verdict in course.verdicts}
-        for names, ask in gates:
-            if spoken & set(names) == set(names):
-                continue
-            self.bench.budget.check()
-            for verdict in self._asked(ask, subject, gates):
-                if verdict.gate in spoken:
-                    continue
-                self.journal.append(phase, "gate", verdict.record(), course.direction.id)
-                self.say(f"{phase}: {course.direction.id}: {verdict.gate}: {_told(verdict)}")
-                if not verdict.passed:
-                    return False
-        return True
-
-    def _asked(self, ask: Ask, subject: Subject, gates: Gates) -> Iterator[Verdict]:
-        """A gate's verdicts; where it waits for another machine, all that later gates will ask is asked for as well."""
-        try:
-            yield from ask(subject)
-        except Waiting:
-            for _, later in gates:
-                with contextlib.suppress(Waiting):
-                    list(later(subject))
-            raise
-
-    def _checks(self, course: Course) -> tuple[str, ...]:
-        """The commands of the contracts that the candidate brings: of entries by their cards, else by their files."""
-        from spt.apply import entries_of, history
-        from spt.git.tree import compare
-        from spt.memory import Memory
-
-        assert course.candidate is not None
-        memory = Memory.of(self.store)
-        before = entries_of(history(memory, course.direction.base_commit)[1])
-        added = [name for name in entries_of(history(memory, course.candidate.commit)[1]) if name not in before]
-        if course.direction.agent in CONTROLLER:
-            return tuple(command for name in added for command in memory.card(name).contract.get("checks", []))
-        rows = compare(self.store.objects, course.direction.base.tree, course.candidate.system.tree).rows
-        return tuple(
-            f"python {row.path}"
-            for row in rows
-            if row.path.startswith("checks/") and row.path.endswith(".py") and row.new
-        )
-
-    def _decline(self, phase: str, course: Course, gate: str, reason: str, rescue: str | None) -> None:
-        data = {"gate": gate, "reason": reason, "rescue": rescue}
-        self.journal.append(phase, "declined", data, course.direction.id)
-        self.say(f"{phase}: {course.direction.id}: declined ({gate}): {reason}")
-
-    def _fail(self, phase: str, name: str, reason: str, rescue: str | None = None) -> None:
-        self.journal.append(phase, "failed", {"reason": reason, "rescue": rescue}, name)
-        self.say(f"{phase}: {name}: failed: {reason}")
-
-    def _promote(self, phase: str, course: Course) -> None:
-        """Moves the current best onto the candidate; commit, record and journal in one transaction."""
-        assert course.candidate is not None
-        confirm, force = course.passed("confirm"), course.passed("force")
-        if confirm is None or confirm.figure is None or force is None:
-            raise Differs(f"'{course.direction.id}' was neither confirmed nor forced: nothing is promoted")
-        figure, system, demo = confirm.figure, course.candidate.system, self.settings.rule == DEMO
-        code = self._code(course)
-        keys = {"timing": confirm.key, "forcing": force.key}
-        trailers = {
-            "Spt-Round": self.settings.round,
-            "Spt-Direction": course.direction.id,
-            "Spt-Rule": self.settings.rule,
-            **{f"Spt-{name.title()}": key for name, key in keys.items() if key is not None},
-        }
-        kind = "raw ratio" if demo else "speedup"
-        subject = f"best: {course.direction.id}, {kind} {figure.gain:.3f}{' (rule demo)' if demo else ''}"
-        objects = self.store.objects
-        record = record_commit(objects, code, system, self.bench.digest, subject, trailers, int(time.time()))
-        data = {
-            "system": system.record(),
-            "commit": code,
-            "kind": kind,
-            "rule": self.settings.rule,
-            **{name: getattr(figure, name) for name in ("gain", "low", "high", "noise")},
-            **keys,
-        }
-        references = {best_reference(self.settings.round): record}
-        self.journal.append(phase, "promoted", data, course.direction.id, references)
-        noise = "" if figure.noise is None else f", noise {figure.noise:.2%}"
-        rule = f", rule {self.settings.rule}"
-        self.say(f"{phase}: {course.direction.id}: promoted, {kind} {figure.gain:.3f}{noise}{rule}")
-
-    def _code(self, course: Course) -> Oid:
-        """The candidate's commits as they stand in the series: those of entries as they are, any others as one."""
-        assert course.candidate is not None
-        objects, direction, candidate = self.store.objects, course.direction, course.candidate
-        if direction.agent in (*CONTROLLER, OWN):
-            return candidate.commit
-        made = objects.commit(candidate.commit)
-        return mechanism_commit(
-            objects,
-            direction.base_commit,
-            made.tree,
-            direction,
-            self.settings.round,
-            Person(made.author.name, made.author.email, made.author.time_s, made.author.zone_min),
-            {"Spt-Agent": direction.agent},
-        )
-
-    # --- integrate ---
+    # --- integrate and tune ---
 
     def _integrate(self) -> str | None:
-        """The whole against what the round began with: what was promoted step by step must pay together."""
-        state = self._state()
-        if not state.promoted:
+        """One line of all that was promoted; then the whole against what the round began with, which must pay."""
+        if not self._state().promoted:
             return "nothing was promoted"
-        if len(state.promoted) == 1:
+        self._stack("integrate")
+        state = self._state()
+        if len(state.promoted) == 1 and not state.of("integrate"):
             return "one promotion is the whole, and was measured against the start"
-        name, start = "whole", self.settings.start
-        if name not in state.courses:
+        if len(state.promoted) > 1:
+            self._whole(state)
+        return None
+
+    def _stack(self, phase: str) -> None:
+        """Puts what was promoted side by side on the line that gained most, one after the other."""
+        self._choose_line(phase)
+        while True:
+            state = self._state()
+            begun = [course.direction for course in state.of(phase) if course.direction.stacks in state.aside]
+            direction = next(iter([*begun, *to_stack(state, phase)]), None)
+            if direction is None:
+                return
+            if direction.id not in state.courses:
+                self._place(direction)
+            self._pursuit(phase, direction.id).run()
+
+    def _choose_line(self, phase: str) -> None:
+        state = self._state()
+        line = best_line(state) if state.besides else state.promoted
+        if line == state.promoted:
+            return
+        names = [course.direction.id for course in line]
+        aside = [name for name in (*state.line, *state.aside) if name not in names]
+        self._move_best(phase, line[-1].end, names, aside, f"{names[-1]} gained more than what it was promoted beside")
+
+    def _whole(self, state: State) -> None:
+        if WHOLE not in state.courses:
             direction = Direction(
-                id=name,
+                id=WHOLE,
                 phase="integrate",
                 agent=OWN,
                 title="All that was promoted, together",
                 hypothesis="What was promoted one after the other pays together against what the round began with.",
-                base=start,
+                base=self.settings.start,
                 base_commit=self.settings.start_commit,
             )
-            self.journal.append("integrate", "direction", direction.record(), name)
+            self._place(direction)
+        course = self._state().courses[WHOLE]
+        if course.outcome is None:
             candidate = Candidate(state.best, state.commit, f"{len(state.promoted)} promotions")
-            self._take("integrate", self._state().courses[name], candidate)
-        self._whole(name)
-        return None
-
-    def _whole(self, name: str) -> None:
+            self._pursuit("integrate", WHOLE).confirm(candidate, PROMOTING)
         state = self._state()
-        course = state.courses[name]
-        if course.outcome is not None:
-            return
-        if self._gates("integrate", course, PROMOTING):
-            self._promote("integrate", self._state().courses[name])
-            return
-        course = self._state().courses[name]
-        assert course.said_no is not None
-        self._decline("integrate", course, course.said_no.gate, course.said_no.reason, None)
-        self._fall_back(state)
+        if state.courses[WHOLE].outcome != "promoted" and len(state.promoted) > 1:
+            first = state.promoted[0]  # which was measured against the start
+            self._move_best("integrate", first.end, [first.direction.id], [], "the whole does not pay")
 
-    def _fall_back(self, state: State) -> None:
-        """Where the whole does not pay, the best is the first promotion alone, which was measured against the start."""
-        first = state.promoted[0]
-        system = SystemOf.of(first.end["system"])
-        trailers = {"Spt-Round": self.settings.round, "Spt-Direction": first.direction.id}
-        record = record_commit(
-            self.store.objects,
-            first.end["commit"],
-            system,
-            self.bench.digest,
-            f"best: back to {first.direction.id}",
-            trailers,
-            int(time.time()),
-        )
-        data = {"system": system.record(), "commit": first.end["commit"], "reason": "the whole does not pay"}
-        references = {best_reference(self.settings.round): record}
-        self.journal.append("integrate", "best", data, None, references)
-        self.say(f"integrate: the best is {first.direction.id} alone")
+    def _move_best(self, phase: str, end: Mapping[str, Any], line: list[str], aside: list[str], reason: str) -> None:
+        """Moves the best to what a promoted direction came to; `line` is what that is made of."""
+        system, code = SystemOf.of(end["system"]), str(end["commit"])
+        trailers = {"Spt-Round": self.settings.round, "Spt-Direction": line[-1]}
+        record = self._recorded(code, system, f"best: {line[-1]}, since {reason}", trailers)
+        data = {"system": system.record(), "commit": code, "line": line, "aside": aside, "reason": reason}
+        self.chronicle.append(phase, "best", data, None, {best_reference(self.settings.round): record})
+        self.say(f"{phase}: the best is {', '.join(line)}: {reason}")
+
+    def _recorded(self, code: Oid, system: SystemOf, subject: str, trailers: Mapping[str, str]) -> Oid:
+        objects = self.chronicle.store.objects
+        return record_commit(objects, code, system, self.bench.digest, subject, trailers, int(time.time()))
+
+    def _tune(self) -> str | None:
+        """Directions again, from the best and from what is left between it and its ceiling."""
+        if not self._state().promoted:
+            return "nothing was promoted that could be tuned"
+        if self.settings.cost_model and not self._state().of("tune"):
+            self._look("tune", self._state().best)
+        skipped = self._directions("tune")
+        self._stack("tune")
+        return skipped
 
     # --- final, distil, report ---
 
@@ -451,7 +293,7 @@ class Machine:
                 "against_ar": _ratio(verdict["timing"]["ar"]),
                 "buckets": verdict["buckets"],
             }
-            self.journal.append("final", "final", data)
+            self.chronicle.append("final", "final", data)
             self.say(f"final: {verdict['answer']}: {verdict['reason']}")
         return None
 
@@ -468,19 +310,21 @@ class Machine:
             return "nothing was promoted" if state.final is None else f"the final says {state.final['verdict']}"
         known = {(entry["name"], entry["promoted"]) for entry in state.entries}
         residual = []
-        for course in state.promoted:
+        in_it = {course.direction.stacks for course in state.promoted}
+        others = [each for each in state.promotions if each.direction.id not in {*state.line, *in_it}]
+        for course in (*state.promoted, *others):
             for found in distil(self.bench, course, state.commit):
                 if isinstance(found, str):
                     residual.append(found)
                 elif (found.name, found.promoted) not in known:
-                    self.journal.append("distil", "entry", found.record())
+                    self.chronicle.append("distil", "entry", found.record())
                     self._say_entry(found)
         for reason in residual:
             self.say(f"distil: residual: {reason}")
         if state.residual is None:
             entries = self._state().entries
             commits = residual_of(self.store, self.settings.start_commit, state.commit, entries)
-            self.journal.append("distil", "residual", {"commits": commits, "reasons": residual})
+            self.chronicle.append("distil", "residual", {"commits": commits, "reasons": residual})
         return None
 
     def _say_entry(self, found: Distilled) -> None:
@@ -495,10 +339,10 @@ class Machine:
             tip = self._released(state, branch)
             path = write_deployment(self.bench, state.best, branch)
             data = {"path": str(path), "system": state.best.record(), "branch": branch}
-            self.journal.append("report", "deployment", data, None, {f"refs/heads/{branch}": tip})
+            self.chronicle.append("report", "deployment", data, None, {f"refs/heads/{branch}": tip})
             self.say(f"report: {branch} is the system; {path} runs it")
         if state.outcome is None:
-            self.journal.append("report", "ended", {"outcome": self._outcome(state)})
+            self.chronicle.append("report", "ended", {"outcome": self._outcome(state)})
         return None
 
     def _released(self, state: State, branch: str) -> Oid:
@@ -510,10 +354,7 @@ class Machine:
             "Spt-Verdict": str(state.final["verdict"]),
         }
         subject = f"{branch}: {state.final['verdict']} in the final of round {self.settings.round}"
-        begun_s = int(time.time())
-        return record_commit(
-            self.store.objects, state.commit, state.best, self.bench.digest, subject, trailers, begun_s
-        )
+        return self._recorded(state.commit, state.best, subject, trailers)
 
     def _outcome(self, state: State) -> str:
         if not state.promoted:
@@ -538,23 +379,6 @@ def _planned(direction: Direction) -> dict[str, Any]:
 def _of_plan(planned: Mapping[str, Any], phase: str, state: State) -> Direction:
     data = {**planned, "base": state.best.record(), "base_commit": state.commit, "slot": planned["device"]}
     return Direction.of(planned["id"], phase, data)
-
-
-def _told(verdict: Verdict) -> str:
-    figure = verdict.figure
-    numbers = "" if figure is None or figure.gain is None else f", ratio {figure.gain:.3f}{_noise(figure)}"
-    return f"{'passes' if verdict.passed else 'no'}: {verdict.reason}{numbers}"
-
-
-def _noise(figure: Figure) -> str:
-    return "" if figure.noise is None else f" with noise {figure.noise:.2%}"
-
-
-def _lines(store: Any, rows: Any) -> int:
-    """Lines of the files that a candidate adds or changes, a measure of how much there is to review."""
-    objects = store.objects
-    files = (row.new.oid for row in rows if row.new is not None and row.new.mode != GITLINK)
-    return sum(objects.blob(oid).count(b"\n") for oid in files)
 
 
 def _ratio(timed: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -49,9 +49,7 @@ class Runs:
 
     def answers(self, arm: Arm, asked: Asked, emit: Emit) -> list[dict[str, Any]]:
         """The answers of a system, asked now or before.  HarnessFailed where the engine fails."""
-        deployment = self._deployment(asked)
-        name = hashlib.sha256(canonical({"system": arm.system, "asked": vars(asked)}).encode()).hexdigest()
-        folder = self.folder / name[:_ROOM]
+        deployment, folder = self._deployment(asked), self.folder_of(arm, asked)
         if not (folder / "done").is_file():
             appear(folder, lambda part: self.make(part, arm, asked))
             words = [
@@ -66,6 +64,11 @@ class Runs:
             shutil.rmtree(folder / "out" / "prepared", ignore_errors=True)
         path = folder / "out" / "answers.jsonl"
         return read_jsonl(read_file(path), str(path), "answer")
+
+    def folder_of(self, arm: Arm, asked: Asked) -> Path:
+        """Where the answers of a system are kept."""
+        told = {"system": arm.system, "asked": vars(asked)}
+        return self.folder / hashlib.sha256(canonical(told).encode()).hexdigest()[:_ROOM]
 
     def _deployment(self, asked: Asked) -> Deployment:
         # In other types two numbers of rows may round apart, which says nothing about a system.

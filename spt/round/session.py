@@ -30,9 +30,10 @@ from spt.round.clone import Clone
 from spt.round.enclosure import Enclosure
 from spt.round.group import Group
 
-__all__ = ["PORT", "Handler", "Outcome", "Session", "listen"]
+__all__ = ["PORT", "Handler", "Outcome", "Session", "listen", "stop_all"]
 
 Handler = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+_OPEN: set["Session"] = set()  # of this process
 
 PERIOD_S = 5.0  # how often what an agent has done so far is taken out
 GRACE_S = 15.0  # after its time, for taking out the last
@@ -110,9 +111,11 @@ class Session:
             raise
 
     def __enter__(self) -> "Session":
+        _OPEN.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _OPEN.discard(self)
         self.stop("it is over")
         self._listener.close()
         self._clean()
@@ -383,6 +386,12 @@ class Session:
                 os.close(process)
             self._processes = []
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def stop_all(reason: str) -> None:
+    """Stops every session of this process, from any thread."""
+    for session in tuple(_OPEN):
+        session.stop(reason)
 
 
 def listen(path: Path) -> socket.socket:

@@ -49,7 +49,8 @@ class Settings:
     """A round's settings.
 
     deployment: the words of its file; folder: where relative paths in them start.  start_commit: a commit whose system
-    tree is that of `start`.  seed: of development requests.  explore_minutes: wall time after which no new direction is
+    tree is that of `start`.  seed: of development requests.  slots: the devices of each, none for the deployment's own.
+    at_once: directions that are worked on side by side.  explore_minutes: wall time after which no new direction is
     begun, or None.  directions: the most of one phase.  elsewhere: another machine measures.
     """
 
@@ -63,7 +64,8 @@ class Settings:
     seed: int
     agents: tuple[str, ...] = ("sweep", "memory")
     rule: str = RULE
-    devices: tuple[str, ...] = ()
+    slots: tuple[tuple[str, ...], ...] = ()
+    at_once: int = 1
     sandbox: bool = True
     cost_model: bool = True
     smoke: bool = False
@@ -86,7 +88,7 @@ class Settings:
             "deployment": dict(self.deployment),
             "start": self.start.record(),
             "agents": list(self.agents),
-            "devices": list(self.devices),
+            "slots": [list(devices) for devices in self.slots],
             "limits": asdict(self.limits),
         }
 
@@ -94,12 +96,13 @@ class Settings:
     def of(cls, record: Mapping[str, Any]) -> "Settings":
         """Settings from their record; Usage where they are not whole, or another version's."""
         try:
+            slots = record["slots"] if "slots" in record else [record["devices"]]  # rounds of before had one
             return cls(
                 **{
-                    **record,
+                    **{name: value for name, value in record.items() if name != "devices"},
                     "start": SystemOf.of(record["start"]),
                     "agents": tuple(record["agents"]),
-                    "devices": tuple(record["devices"]),
+                    "slots": tuple(tuple(devices) for devices in slots if devices),
                     "limits": Limits(**record["limits"]),
                 }
             )

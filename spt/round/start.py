@@ -32,7 +32,7 @@ __all__ = ["Wanted", "start"]
 class Wanted:
     """What the user says of a new round; None and empty stand for what is usual.
 
-    system: where it starts.  name: of the round.
+    system: where it starts.  name: of the round.  slots: the devices of each.
     """
 
     file: Path
@@ -40,7 +40,8 @@ class Wanted:
     name: str | None = None
     agents: tuple[str, ...] = ()
     rule: str = RULE
-    devices: tuple[str, ...] = ()
+    slots: tuple[tuple[str, ...], ...] = ()
+    at_once: int | None = None
     sandbox: bool = True
     cost_model: bool = True
     elsewhere: bool = False
@@ -76,7 +77,8 @@ def start(path: Path, wanted: Wanted) -> Journal:
         seed=secrets.randbits(31),
         agents=agents,
         rule=wanted.rule,
-        devices=wanted.devices,
+        slots=wanted.slots,
+        at_once=wanted.at_once or max(1, len(wanted.slots)),
         sandbox=wanted.sandbox,
         cost_model=wanted.cost_model,
         smoke=wanted.rule == DEMO,
@@ -101,7 +103,7 @@ def _begin(store: Store, settings: Settings) -> Journal:
         "commitment": seal_named(Ledger(store), settings.seal).commitment,
         "agents": list(settings.agents),
         "limits": dict(vars(settings.limits)),
-        "modes": {"cost_model": settings.cost_model, "agents": len(settings.agents)},
+        "modes": {"cost_model": settings.cost_model, "agents": settings.at_once},
         "rule": settings.rule,
     }
     record = record_commit(

@@ -9,7 +9,9 @@ from spt.round.agents import Spent
 from spt.round.direction import Candidate, Direction, SystemOf, Verdict
 from spt.round.journal import PHASES, Event
 
-__all__ = ["OUTCOMES", "Course", "State", "fold"]
+__all__ = ["OUTCOMES", "WHOLE", "Course", "State", "fold"]
+
+WHOLE = "whole"  # the direction of all that was promoted, together
 
 OUTCOMES = ("promoted", "declined", "failed")
 
@@ -39,13 +41,16 @@ class Course:
 class State:
     """A round so far.
 
-    begun: the data of its first event.  phases: {phase: begun, done or skipped}.  best: the current best, and `commit`
-    the newest commit of its code.  spent: by phase.
+    begun: the data of its first event.  phases: {phase: begun, done or skipped}.  best: the current best, `commit` the
+    newest commit of its code, and `line` the directions that it is made of, in order.  aside: what was promoted and
+    is yet to be stacked on the best.  spent: by phase.
     """
 
     begun: Mapping[str, Any]
     best: SystemOf
     commit: Oid
+    line: list[str] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
     phases: dict[str, str] = field(default_factory=dict)
     why_skipped: dict[str, str] = field(default_factory=dict)
     measured: Mapping[str, Any] | None = None
@@ -66,9 +71,18 @@ class State:
 
     @property
     def promoted(self) -> list[Course]:
-        """The agents' directions that moved the current best, in order."""
-        found = (course for phase in ("explore", "tune") for course in self.of(phase))
-        return [course for course in found if course.outcome == "promoted"]
+        """The directions that the current best is made of, in order."""
+        return [self.courses[name] for name in self.line]
+
+    @property
+    def promotions(self) -> list[Course]:
+        """All that were promoted, but for the whole of them: it adds nothing."""
+        return [course for name, course in self.courses.items() if course.outcome == "promoted" and name != WHOLE]
+
+    @property
+    def besides(self) -> list[Course]:
+        """Those that are not in the best, and are yet to be stacked on it."""
+        return [self.courses[name] for name in self.aside]
 
     def of(self, phase: str) -> list[Course]:
         """The directions of a phase."""
@@ -105,6 +119,7 @@ def _take(state: State, event: Event) -> None:
             _spend(state, event)
         case "best":
             state.best, state.commit = SystemOf.of(data["system"]), data["commit"]
+            state.line, state.aside = list(data.get("line", state.line[:1])), list(data.get("aside", ()))
         case "final":
             state.final = data
         case "entry":
@@ -122,7 +137,9 @@ def _take(state: State, event: Event) -> None:
 
 
 def _take_direction(state: State, course: Course, event: Event) -> None:
-    data = event.data
+    data, direction = event.data, course.direction
+    if event.event in OUTCOMES and direction.stacks in state.aside:
+        state.aside.remove(direction.stacks)
     match event.event:
         case "candidate":
             course.candidate, course.verdicts = Candidate.of(data), []
@@ -130,8 +147,12 @@ def _take_direction(state: State, course: Course, event: Event) -> None:
         case "gate":
             course.verdicts.append(Verdict.of(data))
         case "promoted":
-            state.best, state.commit = SystemOf.of(data["system"]), data["commit"]
             course.outcome, course.end = "promoted", data
+            if data.get("beside"):
+                state.aside.append(direction.id)
+                return
+            state.best, state.commit = SystemOf.of(data["system"]), data["commit"]
+            state.line += [] if direction.id == WHOLE else [direction.id]
         case "declined" | "failed":
             course.outcome, course.end = event.event, data
         case "spent":

@@ -21,11 +21,18 @@ class DirectionTools:
     """The tools of one direction (spt.round.agents.Tools)."""
 
     def __init__(
-        self, bench: Bench, direction: Direction, limits: Limits, outlook: Mapping[str, Any] | None, *, trusted: bool
+        self,
+        bench: Bench,
+        direction: Direction,
+        limits: Limits,
+        outlook: Mapping[str, Any] | None,
+        spent: Spent,
+        *,
+        trusted: bool,
     ) -> None:
         self.bench, self.direction, self.limits, self.outlook = bench, direction, limits, outlook
         self.trusted = trusted
-        self.spent = Spent()
+        self.spent = spent
         self._offered: list[Candidate] = []
         self._tries = 0
 

@@ -13,10 +13,11 @@ from spt.git.store import Store
 from spt.round.bench import Bench, room_of
 from spt.round.budget import Budget
 from spt.round.bundle import INCOMING, RESCUE
+from spt.round.chronicle import Say
 from spt.round.clone import sweep
 from spt.round.far import FarBench
-from spt.round.journal import BEST, TRY, Journal, rounds
-from spt.round.machine import Machine, Say
+from spt.round.journal import BESIDE, BEST, TRY, Journal, rounds
+from spt.round.machine import Machine
 from spt.round.settings import Settings
 from spt.round.state import State, fold
 
@@ -115,6 +116,6 @@ def _clear(store: Store, room: Path, round_: str) -> None:
         sweep_parts(shared)
     shutil.rmtree(room / "measuring", ignore_errors=True)
     with store.locked():
-        own = (f"{BEST}{round_}", *(f"{prefix}{round_}/" for prefix in (TRY, INCOMING, RESCUE)))
+        own = (f"{BEST}{round_}", *(f"{prefix}{round_}/" for prefix in (BESIDE, TRY, INCOMING, RESCUE)))
         store.sweep_locks((f"refs/spt/round/{round_}", *own, "refs/spt/verdicts"))
     sweep(store)

@@ -23,7 +23,16 @@ _COUNT = click.IntRange(min=1, max=100_000)  # a journal keeps it, whose numbers
 @click.option("--turns", type=_COUNT, metavar="N", help="Of a model, each time.")
 @click.option("--usd", type=click.FloatRange(min=0), metavar="D", help="Of a model, each direction.")
 @click.option("--no-cost-model", is_flag=True, help="Neither measure nor plan by the ceiling.")
-@click.option("--devices", metavar="D[,D]", help="cpu, cuda or cuda:N; two are exchanged within a unit of timing.")
+@click.option(
+    "--devices",
+    "slots",
+    multiple=True,
+    metavar="D[,D]",
+    help="cpu, cuda or cuda:N; two are exchanged within a unit of timing.  Repeatable: each is a slot.",
+)
+@click.option(
+    "--agents", "at_once", type=_COUNT, metavar="N", help="Directions worked on side by side.  [default: the slots]"
+)
 @click.option("--elsewhere", is_flag=True, help="Another machine measures: `spt round pack` carries the jobs.")
 @click.option("--no-sandbox", is_flag=True, help="For trusted code alone: on main, in stock or in an entry.")
 @click.option("--json", "as_json", is_flag=True, help="Print how it ended as JSON on standard output.")
@@ -41,7 +50,8 @@ def start(
     turns: int | None,
     usd: float | None,
     no_cost_model: bool,
-    devices: str | None,
+    slots: tuple[str, ...],
+    at_once: int | None,
     elsewhere: bool,
     no_sandbox: bool,
     as_json: bool,
@@ -57,6 +67,7 @@ def start(
     Example:
       spt round start --max-minutes 600
       spt round start stock --agent memory:best-first-tree --devices cuda:0,cuda:1
+      spt round start --agent claude --devices cuda:0 --devices cuda:1
     """
     import math
     from pathlib import Path
@@ -85,7 +96,8 @@ def start(
         name=name,
         agents=agents,
         rule=rule,
-        devices=chosen_devices(devices, 2) if devices is not None else (),
+        slots=tuple(chosen_devices(devices, 2) for devices in slots),
+        at_once=at_once,
         sandbox=not no_sandbox,
         cost_model=not no_cost_model,
         elsewhere=elsewhere,

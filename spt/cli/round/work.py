@@ -23,7 +23,8 @@ def go_on(journal: "Journal", minutes: float | None, as_json: bool) -> None:
 
         def show(event: dict[str, Any]) -> None:
             if event["event"] == "waits":
-                say(f"waits: {event['reason']}")
+                of = f"{event['direction']}: " if "direction" in event else ""
+                say(f"{of}waits: {event['reason']}")
             else:
                 progress(event)
 

@@ -135,7 +135,9 @@ class Agent(Protocol):
     killed at any moment: `implement` is called again, with the same direction, where it did not return.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """By which its directions name it."""
 
     def propose(self, task: Task) -> list[Direction]:
         """Directions for the task, the most promising first; none where there is nothing to try."""

@@ -356,6 +356,15 @@ def test_gains_beside_one_another_do_not_multiply():
     assert math.isclose(told(events).development.value, 1.3 * 1.05)
 
 
+def test_what_was_promoted_beside_the_best_is_not_the_best():
+    """A direction that ended later, on an older base, moves nothing: the round's gain is still that of its best."""
+    events = begun()
+    for name, gain, system, beside in (("one", 1.2, A, False), ("two", 1.1, B, True)):
+        events.add("explore", "direction", {"title": "t", "base": NOTHING}, name)
+        events.add("explore", "promoted", {**promoted(gain, system=system), "beside": beside}, name)
+    assert told(events).development.value == 1.2
+
+
 def test_a_gain_whose_base_is_not_known_is_not_known():
     """Where promotions do not lead back to the start, there is no number at all."""
     events = begun()

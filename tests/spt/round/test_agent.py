@@ -1,6 +1,14 @@
 """A round whose agent writes a patch of its own in a sandbox: what is promoted is one commit, and becomes an entry."""
 
-from tests.spt.round.toys import FROM, SLOW, START, make_round_deployment
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from tests.spt.judged import ROOT
+from tests.spt.round.test_kills import at_work
+from tests.spt.round.toys import FROM, SLOW, SLOWER, START, make_round_deployment
 from tests.spt.toys import git, spt
 
 # Its first candidate edits what speaks with the judge; told so, it takes that back.
@@ -52,3 +60,94 @@ def test_a_patch_goes_through_the_gates_and_becomes_an_entry(tmp_path):
     reviewed = spt("round", "review", "hand", cwd=folder)
     assert "as the agent wrote it" in reviewed.out and "kernels/longer.py" in reviewed.out
     git(folder, "fsck", "--strict")
+
+
+# Two ideas that touch one file in different places: each adds a line of its own and switches an option.
+BOTH = """
+import json, os, subprocess, sys
+def tool(*words):
+    return json.loads(subprocess.run(["tool", *words], capture_output=True, check=True).stdout)
+task = open("/spt/task.md").read()
+if sys.argv[-1] == "propose":
+    if "phase explore" in task:
+        for title in ("Longer steps", "Lighter steps"):
+            print(tool("direction", "title=" + title, "hypothesis=It is faster."))
+    sys.exit()
+os.chdir("/spt/room/tree")
+longer = "Longer steps" in task
+lines = open("kernels/both.py").read().splitlines()
+lines.insert(0 if longer else len(lines), "# longer" if longer else "# lighter")
+open("kernels/both.py", "w").write("".join(line + chr(10) for line in lines))
+option = "tau=4" if longer else "step_ms=1.0"
+subprocess.run(["git", "commit", "-qam", "do it", "-m", "Spt-Option: " + option], check=True)
+"""
+
+
+def test_patches_that_were_written_side_by_side_are_merged(tmp_path):
+    """Both start from stock; the later one is replayed on the other line by line, with its own author and trailers, and
+    each becomes an entry."""
+    folder = make_round_deployment(tmp_path, [], {"kernels/both.py": "".join(f"line = {n}\n" for n in range(20))})
+    script = tmp_path / "script.py"
+    script.write_text(BOTH)
+    words = ["--name", "pair", "--agent", f"scripted:{script}", "--devices", "cpu", "--devices", "cpu", "--json"]
+    ran = spt(*START, SLOWER, *words, cwd=folder)
+    assert ran.code == 0, ran.err + ran.out
+    found = {each["id"]: each for each in ran.json["directions"]}
+    assert {found[name]["outcome"] for name in ("scripted-1", "scripted-2")} == {"promoted"}, ran.err
+    assert sum(bool(each["end"].get("beside")) for each in found.values()) == 1
+    [stacked] = [name for name in found if name.endswith("-stacked")]
+    assert found[stacked]["outcome"] == "promoted", ran.err
+    assert found["whole"]["outcome"] == "promoted", ran.err
+    later = stacked.removesuffix("-stacked")  # the one that gained less, or was promoted beside the other
+    first = {"scripted-1": "scripted-2", "scripted-2": "scripted-1"}[later]
+
+    assert ran.json["best"]["options"] == {"tau": 4}
+    code = ran.json["best"]["commit"]
+    lines = git(folder, "show", f"{code}:kernels/both.py").splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("# longer", "# lighter", 22)
+    trailers = "%(trailers:key=Spt-Direction,valueonly,separator=%x2C)"
+    log = git(folder, "log", "--reverse", f"--format={trailers}", f"refs/spt/stock/current..{code}")
+    assert log.split() == [first, later]
+    assert [(each["name"], each["discovery"]) for each in ran.json["entries"]] == [(first, True), (later, True)]
+    assert ran.json["residual"] == []
+    for name in (first, later):
+        assert spt("entry", "verify", name, cwd=folder).code == 0
+    git(folder, "fsck", "--strict")
+
+
+SLEEPING = """
+import json, subprocess, sys, time
+if sys.argv[-1] == "propose":
+    for title in ("One", "Two"):
+        subprocess.run(["tool", "direction", "title=" + title, "hypothesis=h"], check=True)
+    sys.exit()
+print(subprocess.run(["tool", "ceiling"], capture_output=True, text=True).stdout)
+time.sleep(600)
+"""
+
+
+def test_an_interrupt_ends_agents_that_work_side_by_side(tmp_path):
+    """Their sandboxes end at once, and their directions are as they were: neither failed nor declined."""
+    folder = make_round_deployment(tmp_path, [])
+    script = tmp_path / "script.py"
+    script.write_text(SLEEPING)
+    words = ["--name", "cut", "--agents", "2", "--agent", f"scripted:{script}"]
+    command = [sys.executable, "-m", "spt", *START, FROM, *words]
+    with subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}) as child:
+        until_s = time.monotonic() + 60
+        while len(list((folder / ".git/spt/agents/cut").glob("*/session-*"))) < 2 and time.monotonic() < until_s:
+            time.sleep(0.1)
+        time.sleep(1.0)  # for both to be asleep
+        begun_s = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+        assert time.monotonic() - begun_s < 15
+    until_s = time.monotonic() + 20
+    while at_work(folder) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert at_work(folder) == []
+    status = spt("round", "status", "cut", "--json", cwd=folder)
+    assert [(each["id"], each["outcome"]) for each in status.json["directions"]] == [
+        ("scripted-1", None),
+        ("scripted-2", None),
+    ]

@@ -270,6 +270,29 @@ def test_a_long_message(clone, work, base):
     assert "more than" in refusal(bundled(work, base), clone)
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("best_first_nodes=63", ("best_first_nodes", "63")),
+        ("step_ms = 0.25", ("step_ms", "0.25")),
+        ("\ta-b=c=d ", ("a-b", "c=d")),
+        ("Odd=1", ("Odd", "1")),
+    ],
+)
+def test_an_option_has_any_name(deployment, clone, work, base, line, found):
+    """Whatever a tree may declare can be named in a trailer: none is left out in silence."""
+    git(work, "commit", "-q", "--allow-empty", "-m", f"x\n\nSpt-Option: {line}")
+    taken = take_in(Store.find(deployment), bundled(work, base), base, clone.origin / "objects", "r-1", "x-1")
+    assert taken.options == dict([found])
+
+
+@pytest.mark.parametrize("line", ["tau", "=4", "tau=", "two words=1", "tau=1 2", "x" * 65 + "=1", "tau=" + "1" * 65])
+def test_an_option_that_is_none_is_named(clone, work, base, line):
+    """A trailer that cannot be read is an error that shows it: work without its option would be judged as stock."""
+    git(work, "commit", "-q", "--allow-empty", "-m", f"x\n\nSpt-Option: {line}")
+    assert f"'Spt-Option: {line}"[:60] in refusal(bundled(work, base), clone)
+
+
 def test_many_options(clone, work, base):
     """Option values are a handful."""
     message = "x\n\n" + "\n".join(f"Spt-Option: o{number}=1" for number in range(40))

@@ -78,17 +78,17 @@ def check_whole(folder, before):
     return after
 
 
-def run_killed(folder, rng, most):
+def run_killed(folder, rng, most, begin):
     """A round that is killed up to `most` times, and then left alone; how often it was."""
     kills, before = 0, []
     while kills < most:
         begun = bool(events(folder))
-        words = ["round", "resume", NAME, "--json"] if begun else BEGIN
+        words = ["round", "resume", NAME, "--json"] if begun else begin
         if killed(folder, words, rng.uniform(0.05, 2.5), with_git=rng.random() < 0.5):
             break
         kills += 1
         before = check_whole(folder, before)
-    words = ["round", "resume", NAME, "--json"] if events(folder) else BEGIN
+    words = ["round", "resume", NAME, "--json"] if events(folder) else begin
     ran = spt(*words, cwd=folder)
     assert ran.code == 0, ran.err + ran.out
     check_whole(folder, before)
@@ -117,7 +117,8 @@ def test_a_round_survives_kills_at_random_moments(pristine_killed, tmp_path, wan
     expected = ("promoted", {"memory-canary": "promoted", "memory-noop": "declined"}, [("canary", False)])
     while kills < wanted:
         folder = copied(pristine_killed, tmp_path / f"d{rounds}")
-        kills += run_killed(folder, rng, wanted - kills)
+        begin = [*BEGIN, "--agents", "2"] if rounds % 2 else BEGIN  # one after the other, and side by side
+        kills += run_killed(folder, rng, wanted - kills, begin)
         found = ends(folder)
         assert found[:3] == expected, f"seed {seed}: {found} {spt('round', 'status', NAME, cwd=folder).out}"
         assert found[4:] == ({**SLOW, "tau": 16}, []), f"seed {seed}: {found}"

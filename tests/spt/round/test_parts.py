@@ -123,6 +123,8 @@ def test_the_state_is_what_the_events_say(deployment):
 
 # --- the rest ---
 
+ON_CPU = SimpleNamespace(slots=(("cpu",),))
+
 
 def test_a_budget_ends_by_the_clock_and_by_a_wish(tmp_path):
     """Minutes are of the process; device time is counted apart; a file is the wish to stop."""
@@ -145,7 +147,7 @@ def test_a_budget_ends_by_the_clock_and_by_a_wish(tmp_path):
 
 def test_a_harness_that_ends_by_the_clock_says_nothing_of_a_candidate(tmp_path):
     """It ends before a unit that would not fit, with time left: the round stops, and its direction goes on later."""
-    bench = Bench(None, None, Budget(10.0, tmp_path / "stop"))
+    bench = Bench(None, ON_CPU, Budget(10.0, tmp_path / "stop"))
 
     def ask():
         raise HarnessFailed(1, ["error: the time is up before unit 3 of 'confirm'"], [])
@@ -157,7 +159,7 @@ def test_a_harness_that_ends_by_the_clock_says_nothing_of_a_candidate(tmp_path):
 def test_a_device_that_another_has_is_waited_for(tmp_path):
     """A judge at work elsewhere on the machine fails nobody: it is said once, and then the answer comes."""
     said, tries = [], iter([True, True, False])
-    bench = Bench(None, None, Budget(None, tmp_path / "stop"), said.append)
+    bench = Bench(None, ON_CPU, Budget(None, tmp_path / "stop"), said.append)
 
     def ask():
         if next(tries):

@@ -241,7 +241,7 @@ def test_the_round_after_the_judges_begins_from_its_system(judged, tmp_path):
 
 
 BRISK = ("brisk", {"step_ms": "0.5"}, {})
-FULLY = ("cost model, 2 agents", ["--agent", "memory:{}", "--agent", "sweep:tau", "--tries", "2"])
+FULLY = ("cost model, 2 agents", ["--agent", "memory:{}", "--agent", "sweep:seed", "--tries", "2", "--agents", "2"])
 BARELY = ("no cost model, 1 agent", ["--no-cost-model", "--agent", "memory:{}"])
 WAYS = {"fully": FULLY, "barely": BARELY}
 

@@ -17,25 +17,30 @@ START = ["round", "start", "--rule", "demo", "--no-cost-model", *SANDBOX]
 PAIRED = ["round", "start", "--no-cost-model", *SANDBOX]
 FROM = "stock@slow.yaml"
 SLOW = {"step_ms": 2.0}
+SLOWER = "stock@slower.yaml"  # where two gains multiply, and the time that is left is to be long too
 CHECK = "python checks/{0}/run.py"
 
 
-def entry(root, name, options, check="pass\n", **fields):
-    """An entry that adds a check and a file, and is switched on by options of the fake engine."""
+def entry(root, name, options, check="pass\n", more=(), **fields):
+    """An entry that adds a check and files, and is switched on by options of the fake engine."""
     files = {f"checks/{name}/run.py": check, f"kernels/{name.replace('-', '_')}.py": f"# {name}\n"}
+    files |= {path: text.format(name) for path, text in dict(more).items()}
     variants = [{"name": "any", "card": "any", "options": options}]
     write_entry(root, name, files, checks=[CHECK.format(name)], variants=variants, **fields)
 
 
-def make_round_deployment(folder, entries, defaults=None, **changes):
+def make_round_deployment(folder, entries, more=(), defaults=None, **changes):
     """A deployment repository whose stock is the fake engine; `entries` are calls of `entry` without the root.
 
-    defaults: of the engine's options, as text.  changes: of the deployment file; None leaves a key out.
+    more: further files of stock with their text.  defaults: of the engine's options, as text.  changes: of the
+    deployment file; None leaves a key out.
     """
     root = make_root(folder / "root", entries=False)
     (root / "stock/options/fake.toml").write_text(fake_options(**(defaults or {})))
-    for name, options, more in entries:
-        entry(root, name, options, **more)
+    for path, text in dict(more).items():
+        (root / path).write_text(text)
+    for name, options, fields in entries:
+        entry(root, name, options, **fields)
     toys.write_folder(toys.FAMILIES["smollm"], folder / "model")
     made = folder / "deployment"
     ran = spt("init", made, "--from", root, cwd=folder)
@@ -60,6 +65,7 @@ def make_round_deployment(folder, entries, defaults=None, **changes):
     value = {key: word for key, word in (value | changes).items() if word is not None}
     (made / "deployment.yaml").write_text(json.dumps(value))
     (made / "slow.yaml").write_text(json.dumps({name: str(value) for name, value in SLOW.items()}))
+    (made / "slower.yaml").write_text(json.dumps({"step_ms": "6.0"}))
     return made
 
 
