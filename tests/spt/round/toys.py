@@ -92,6 +92,12 @@ def add_drafter(folder):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"drafter": {"path": str(folder / "drafter")}}))
 
 
+def verified(folder):
+    """{entry: (recompose, record)} as the checker finds them; toys were distilled from no source."""
+    found = spt("entry", "verify", "--all", "--json", cwd=folder).json
+    return {each["name"]: (each["recompose"]["answer"], each["record"]["answer"]) for each in found}
+
+
 def copied(pristine, folder):
     """A copy of a deployment repository, to write to."""
     subprocess.run(["cp", "-r", pristine, folder], check=True)
