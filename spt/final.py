@@ -7,8 +7,8 @@ system, the deployment's context, and whether every arm loads.  After that the s
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,18 @@ from spt.errors import Usage
 from spt.formats import read_json
 from spt.judge import Limits
 from spt.seal import Sealed, all_seals, draw, refuse_other, reveal, seal_named
-from spt.verdicts import FINAL, OPEN, Held, Ledger, named
+from spt.verdicts import FINAL, NO, OPEN, Held, Ledger, named
 
-__all__ = ["KIND", "Asked", "earlier_finals", "final_system", "finish_final", "known_final", "make_final"]
+__all__ = [
+    "KIND",
+    "Asked",
+    "asked_again",
+    "earlier_finals",
+    "final_system",
+    "finish_final",
+    "known_final",
+    "make_final",
+]
 
 KIND = Kind("final", "final", "-final")
 
@@ -102,17 +111,46 @@ def earlier_finals(ledger: Ledger, a: Mapping[str, Any], deployment: str, but: s
     Small ones, which accept nothing, do not count.
     """
     found = []
+    for sealed, date, held in _earlier(ledger, a, deployment, but):
+        if held is None:
+            found.append(f"begun with the seal '{sealed.name}' on {date}, no verdict")
+        elif held.verdict is not None:
+            found.append(f"{held.verdict['answer']} with the seal '{sealed.name}' on {date}")
+    return found
+
+
+def _earlier(
+    ledger: Ledger, a: Mapping[str, Any], deployment: str, but: str
+) -> Iterator[tuple[Sealed, str, Held | None]]:
+    """Seals that drew the finals of `earlier_finals`, oldest first: when, and the verdict, None where there is none."""
     for sealed in sorted(all_seals(ledger), key=lambda each: each.drawn["date"] if each.drawn else ""):
         drawn = sealed.drawn
         if sealed.name == but or drawn is None or (drawn["a"], drawn["deployment"]) != (a, deployment):
             continue
-        if sealed.revealed is None:
-            found.append(f"begun with the seal '{sealed.name}' on {drawn['date']}, no verdict")
-            continue
-        verdict = ledger.held(FINAL, sealed.revealed["key"]).verdict
-        if verdict is not None and verdict["answer"] not in OPEN:
-            found.append(f"{verdict['answer']} with the seal '{sealed.name}' on {drawn['date']}")
-    return found
+        held = None if sealed.revealed is None else ledger.held(FINAL, sealed.revealed["key"])
+        if held is None or (held.verdict is not None and held.verdict["answer"] not in OPEN):
+            yield sealed, drawn["date"], held
+
+
+def asked_again(plan: Plan, asked: Asked, why: str) -> Asked | Held:
+    """What is asked where nobody is there to give a reason, as in a round that comes to a system of an earlier one.
+
+    A rejection stands, and is returned; after any other verdict the system is measured once more, and the ledger says
+    `why`.  Usage where an earlier final was begun and has no verdict: who sees it go badly could leave it.
+    """
+    sealed, digest = seal_named(plan.ledger, asked.seal), digest_of(plan.ledger, plan.deployment)
+    before = list(_earlier(plan.ledger, plan.arms["a"].system, digest, asked.seal))
+    if sealed.drawn is not None or not before:
+        return asked
+    for other, date, held in before:
+        if held is None:
+            raise Usage(
+                f"this system had a final before: begun with the seal '{other.name}' on {date}, no verdict",
+                "it ends where it was begun: `spt round list` and `spt seal` show what is open",
+            )
+        if held.verdict is not None and held.verdict["answer"] in NO:
+            return held
+    return replace(asked, again=why)
 
 
 # --- before the seal is spent ---

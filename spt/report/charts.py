@@ -191,8 +191,7 @@ def waterfall(id_: str, ceilings: Sequence[Ceiling]) -> Chart | None:
                     color=colour, alpha=0.45, edgecolor=_INK, linewidth=0.5, hatch=hatch,
                 )  # fmt: skip
                 axes.text(index + place, grown, f"x {ceiling.factors[name]:.2f}", ha="center", va="bottom", fontsize=9)
-                speed = grown
-            top = max(top, speed)
+                speed, top = grown, max(top, speed, grown)  # a factor below 1, of a broken ceiling, leads down again
         axes.set_xticks(range(4), ["speed", *FACTORS])
         axes.set(ylabel="tokens a second, decoding", ylim=(0, 1.12 * top))
         axes.legend(frameon=False, fontsize=9, loc="upper left")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from spt.arms import Arm, refuse_untrusted
 from spt.campaign import Emit, Plan, digest_of
@@ -24,6 +24,9 @@ from spt.round.settings import Settings
 from spt.round.slots import Turns
 from spt.system import check_options, options_of
 from spt.verdicts import Held, Ledger
+
+if TYPE_CHECKING:
+    from spt.final import Asked as Final
 
 __all__ = ["Bench", "room_of"]
 
@@ -152,11 +155,21 @@ class Bench:
 
     def final(self, a: SystemOf) -> Held:
         """The sealed final of `a` against stock."""
-        from spt.final import Asked as Final
         from spt.final import final_system
 
-        plan, asked = self.plan(a, self.stock), Final(self.settings.seal, None, self.settings.smoke)
+        plan = self.plan(a, self.stock)
+        asked = self._asked_final(plan)
+        if isinstance(asked, Held):
+            return asked
         return self._judged(lambda: final_system(plan, asked, self.limits(), self._emit))
+
+    def _asked_final(self, plan: Plan) -> "Final | Held":
+        """What is asked of a final, or the rejection that its system has for good."""
+        from spt.final import Asked as Final
+        from spt.final import asked_again
+
+        why = f"the round '{self.settings.round}' came to this system too"
+        return asked_again(plan, Final(self.settings.seal, None, self.settings.smoke), why)
 
     def measured(self, system: SystemOf) -> tuple[Path, dict[str, Any]]:
         """The folder of a measurement of the system on development requests, and its summary."""

@@ -55,7 +55,7 @@ def distil(bench: Bench, course: Course, tip: Oid) -> Iterator[Distilled | str]:
     for commit in commits:
         said = read_trailers(commit.message)
         if said.entry is not None and said.delta is not None:
-            key = _evidence(bench, memory, said.entry, course)
+            key = _evidence(bench, memory, said.entry, course, "+".join(entries_of(history(memory, after)[1])))
             note = "" if key else "no verdict that may be evidence"
             yield Distilled(said.entry, said.delta, False, _first(course), key, note)
         elif commit_delta(memory, commit).rows:
@@ -81,14 +81,17 @@ def _first(course: Course) -> str:
     return course.direction.stacks or course.direction.id
 
 
-def _evidence(bench: Bench, memory: Memory, name: str, course: Course) -> str | None:
-    """Adds the direction's timing verdict to an entry's evidence, once; its key, or None where it may be none."""
+def _evidence(bench: Bench, memory: Memory, name: str, course: Course, system: str | None = None) -> str | None:
+    """Adds the direction's timing verdict to an entry's evidence, once; its key, or None where it may be none.
+
+    system: ENTRY+ENTRY, what the direction's system is made of, where that may be none of the usual.
+    """
     key = course.end["timing"]
     if bench.settings.rule != RULE or name not in memory.entries:
         return None
     ledger = Ledger(memory.store)
     try:
-        line, samples = line_of(memory, ledger, bench.deployment, name, key)
+        line, samples = line_of(memory, ledger, bench.deployment, name, key, system)
     except SptError:
         return None  # of a system that is not made of entries alone: the verdict stays in the ledger
     records = memory.records(name)

@@ -14,7 +14,6 @@ from typing import Any
 
 from spt.arms import export_arms, refuse_untrusted
 from spt.campaign import Plan, Requests, appear, ask_harness, digest_of, finish, make_folder
-from spt.final import Asked as FinalAsked
 from spt.final import finish_final, known_final, make_final
 from spt.formats import canonical, read_file, read_json, read_jsonl
 from spt.job import HarnessFailed
@@ -97,7 +96,10 @@ class FarBench(Bench):
         return verdict
 
     def final(self, a: SystemOf) -> Held:
-        plan, asked = self.plan(a, self.stock), FinalAsked(self.settings.seal, None, self.settings.smoke)
+        plan = self.plan(a, self.stock)
+        asked = self._asked_final(plan)
+        if isinstance(asked, Held):
+            return asked
         devices = max(1, len(self.devices))
         if (held := known_final(plan, asked, devices)) is not None:
             return held

@@ -11,7 +11,7 @@ from typing import Any
 
 from spt.campaign import DEMO
 from spt.checks import run_commands
-from spt.errors import SptError
+from spt.errors import SptError, Unsupported
 from spt.formats import canonical
 from spt.gains import LEAST_GAIN
 from spt.git.tree import compare
@@ -206,8 +206,13 @@ def _pace(answers: list[dict[str, Any]]) -> tuple[float, float]:
 
 
 def timing(subject: Subject) -> Iterator[Verdict]:
-    """The judge's timing against the base: the screen where the rule has one, then the confirmation."""
+    """The judge's timing against the base: the screen where the rule has one, then the confirmation.
+
+    Unsupported where no candidate was measured, as on a machine that is too noisy: that says nothing of this one.
+    """
     verdict = subject.bench.timed(subject.system, subject.base)
+    if verdict["answer"] == "refused":
+        raise Unsupported(f"the timing is refused: {verdict['reason']}", "a steadier machine can be asked again")
     screened = verdict["look"] == 0 and subject.bench.settings.rule != DEMO
     passed, figure = verdict["answer"] == "promote", _figure(verdict)
     if subject.bench.settings.rule != DEMO:

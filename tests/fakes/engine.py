@@ -1,6 +1,6 @@
 """A conforming worker (docs/protocol.md) with scripted speed, noise, mismatches and crashes.
 
-    python tests/fakes/engine.py [--quick] --in-fd 3 --out-fd 4
+    python tests/fakes/engine.py [--set NAME=VALUE ...] --in-fd 3 --out-fd 4
 
 Its language is a pure function of the ids so far, so that any instance can score what another said: the best
 token, the runner-up and the gap between them come from a hash of the last 8 ids and the position.
@@ -24,7 +24,10 @@ from pathlib import Path
 VOCABULARY = 1000
 STOP_ID = 2
 MAX_LINE = 16 << 20
+HEARD = 8  # ids at the end of a context that the language depends on, beside its length
+MODEL_SUFFIXES = (".json", ".safetensors", ".jinja", ".model", ".txt", ".gguf")
 SPIN_S = 3e-4  # a sleep ends late by about so much
+PAUSE_S = 5e-3  # what comes later than so long after the last wait begins a schedule of its own
 
 OPTIONS = {
     "step_ms": (1.0, [0.0, 1e5], "time of one exact pass"),
@@ -32,6 +35,7 @@ OPTIONS = {
     "load_ms": (0.0, [0.0, 1e6], "time of a load"),
     "noise": (0.0, [0.0, 1.0], "relative standard deviation of every wait"),
     "tau": (1, [1, 64], "tokens an exact pass"),
+    "tired_after": (0, [0, 10**9], "no larger tau than the default after so many requests (0: never)"),
     "mismatch": (0.0, [0.0, 1.0], "share of emitted tokens that are the runner-up instead of the best"),
     "far": (0.0, [0.0, 1.0], "share of emitted tokens that are far from the best"),
     "mismatch_after": (0, [0, 10**9], "no mismatch before this output index"),
@@ -43,7 +47,7 @@ OPTIONS = {
     "bad_line": (0, [0, 10**9], "write a line that is not JSON after so many lines (0: never)"),
     "drop_done": (0, [0, 1], "never send done"),
     "draft": ("dflash", ["dflash", "none"], "none: one token an exact pass"),
-    "seed": (0, [0, 2**31], "seed of noise and mismatches"),
+    "seed": (0, [0, 2**31], "seed of mismatches"),
     "parts": (1, [1, 9], "files that a lattice is split into"),
     "profile_steps": (8, [0, 10**9], "steps a window of a profile (0: profiles are not supported)"),
     "prefill_rows": (512, [64, 8192], "no effect: scores do not depend on chunks here"),
@@ -70,9 +74,13 @@ class ProtocolError(Exception):
         self.code, self.message, self.request = code, message, request
 
 
-def facts(ids: list[int]) -> tuple[int, int, float, float]:
-    """Best token, runner-up, their gap in logits, and a uniform number: what the language says after `ids`."""
-    raw = hashlib.blake2b(struct.pack(f"<{len(ids[-8:])}qq", *ids[-8:], len(ids)), digest_size=24).digest()
+def facts(ids: list[int], before: int = 0) -> tuple[int, int, float, float]:
+    """Best token, runner-up, their gap in logits, and a uniform number: what the language says after `ids`.
+
+    `before` ids more stand before these, which are HEARD at least then.
+    """
+    last = ids[-HEARD:]
+    raw = hashlib.blake2b(struct.pack(f"<{len(last)}qq", *last, before + len(ids)), digest_size=24).digest()
     best, second, gap, uniform = struct.unpack("<IIdQ", raw[:8] + struct.pack("<d", 0) + raw[8:16])
     gap = -math.log((int.from_bytes(raw[16:20], "little") + 0.5) / 2**32)
     best = 3 + best % (VOCABULARY - 3)
@@ -82,11 +90,38 @@ def facts(ids: list[int]) -> tuple[int, int, float, float]:
     return best, second, gap, uniform / 2**64
 
 
+def defaults_with(changes) -> dict:
+    """The defaults of all options, some of them changed: pairs of name and text."""
+    values = {name: default for name, (default, _, _) in OPTIONS.items()}
+    return values | {name: type(values[name])(text) for name, text in changes}
+
+
+def digest_of(model: str) -> str:
+    """The content digest of a model's folder or file (docs/deployment.md)."""
+    path = Path(model)
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.suffix in MODEL_SUFFIXES]
+    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def named(target: dict) -> dict:
+    """A target as a lattice names it."""
+    return {"digest": digest_of(target["path"]), "widen": target["widen"], "jitter": target["jitter"]}
+
+
+def heard(prompt: list[int], answer: list[int]) -> tuple[list[int], int]:
+    """The end of a context as `facts` takes it: a long one is not copied for every token."""
+    last = answer[-HEARD:]
+    last = last if len(last) == HEARD else (prompt[-HEARD:] + last)[-HEARD:]
+    return last, len(prompt) + len(answer) - len(last)
+
+
 class Engine:
-    def __init__(self, send, quick: bool = False) -> None:
-        self.send, self.quick = send, quick
+    def __init__(self, send, defaults: dict) -> None:
+        self.send, self.defaults = send, defaults
         self.options: dict[str, float] | None = None
         self.limits = {"context": 0, "requests": 0}
+        self.target: dict = {}
         self.drafter: dict | None = None
         self.record: Path | None = None
         self.profile: Path | None = None
@@ -96,21 +131,20 @@ class Engine:
         self.emitted = 0
         self.due_s = 0.0
 
-    def best(self, ids: list[int]) -> tuple[int, int, float]:
-        best, second, gap, uniform = facts(ids)
+    def best(self, ids: list[int], before: int = 0) -> tuple[int, int, float]:
+        best, second, gap, uniform = facts(ids, before)
         return (STOP_ID if uniform < self.options["stop_rate"] else best), second, gap
 
     def wait(self, ms: float) -> None:
-        """A metronome: waits end on a schedule, so that what was late is not late twice."""
-        ms *= max(0.0, 1 + self.random.gauss(0, self.options["noise"]))
+        """A metronome: waits end on a schedule, so that what was late is not late twice, nor in the next request."""
+        ms *= max(0.0, 1 + self.unsteady.gauss(0, self.options["noise"]))
         self.due_s += ms / 1e3
         time.sleep(max(0.0, self.due_s - time.perf_counter() - SPIN_S))
         while time.perf_counter() < self.due_s:
             pass
 
     def load(self, line: dict) -> None:
-        values = {name: default for name, (default, _, _) in OPTIONS.items()}
-        values |= {"step_ms": 0.0, "prefill_ms": 0.0} if self.quick else {}
+        values = dict(self.defaults)
         for name, value in line["options"].items():
             if name not in OPTIONS:
                 raise ProtocolError("bad_option", f"unknown option '{name}'")
@@ -122,8 +156,9 @@ class Engine:
             if not fits:
                 raise ProtocolError("bad_option", f"option '{name}' is {value!r}, not in {bounds}")
             values[name] = value
-        self.options, self.limits, self.drafter = values, line["limits"], line["drafter"]
-        self.random = random.Random(values["seed"])
+        self.options, self.limits = values, line["limits"]
+        self.target, self.drafter = line["target"], line["drafter"]
+        self.random, self.unsteady = random.Random(values["seed"]), random.Random()
         self.open.clear()
         self.due_s = time.perf_counter()
         self.wait(values["load_ms"])
@@ -156,8 +191,8 @@ class Engine:
             raise ProtocolError("too_long", f"prompt and answer exceed {self.limits['context']} tokens", name)
         self.open[name] = {**line, "answer": [], "steps": 0}
         self.counters["requests"] += 1
-        if len(self.open) == 1:
-            self.due_s = time.perf_counter()
+        if len(self.open) == 1 and (now_s := time.perf_counter()) - self.due_s > PAUSE_S:
+            self.due_s = now_s
         self.wait(self.options["prefill_ms"])
         self.note_profile("prefill")
         self.emit(name, 1)
@@ -168,11 +203,13 @@ class Engine:
         self.open[name]["steps"] += 1
         self.counters["steps"] += 1
         self.note_profile("draft", "verify", "accept", "host")
-        self.emit(name, 1 if self.options["draft"] == "none" else int(self.options["tau"]))
+        tired = 0 < self.options["tired_after"] < self.counters["requests"]
+        tau = self.defaults["tau"] if tired else self.options["tau"]
+        self.emit(name, 1 if self.options["draft"] == "none" else int(tau))
 
     def next_token(self, request: dict) -> int:
         options, answer = self.options, request["answer"]
-        best, second, _ = self.best(request["prompt"] + answer)
+        best, second, _ = self.best(*heard(request["prompt"], answer))
         if options["early_stop"] and len(answer) + 1 >= options["early_stop"]:
             return STOP_ID
         draw = self.random.random()
@@ -228,7 +265,8 @@ class Engine:
     def on_score(self, line: dict) -> None:
         result: dict[str, list] = {"argmax": [], "margin": [], "rank": [], "logit": [], "kept": []}
         for at in range(line["start"], len(line["ids"])):
-            best, second, gap = self.best(line["ids"][:at])
+            first = max(0, at - HEARD)
+            best, second, gap = self.best(line["ids"][first:at], first)
             token = line["ids"][at]
             margin, rank = (0.0, 0) if token == best else (gap, 1) if token == second else (gap + 10, 17)
             for key, value in zip(result, (best, margin, rank, 20 - margin, True), strict=True):
@@ -251,6 +289,7 @@ class Engine:
                 ids[position, depth] = np.array([token, *others])[:4]
         path = Path(os.environ["TMPDIR"]) / line["file"]
         header = {"request": line["id"], "sampling": line["sampling"]}
+        header |= {"target": named(self.target), "drafter": digest_of(self.drafter["path"])}
         files = write_lattice(path, tokens, start, ids, logprobs, VOCABULARY, int(self.options["parts"]), header)
         digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
         self.send("lattice", id=line["id"], file=line["file"], parts=len(files), digest=digest)
@@ -326,7 +365,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--in-fd", type=int, required=True)
     parser.add_argument("--out-fd", type=int, required=True)
-    parser.add_argument("--quick", action="store_true", help="wait only where an option says so")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another default")
     arguments = parser.parse_args()
     out = os.fdopen(arguments.out_fd, "wb", buffering=0)
     lines: queue.Queue[bytes | None] = queue.Queue()
@@ -349,9 +388,10 @@ def main() -> None:
             out.write(b"{not json\n")
         out.write(json.dumps({"v": 1, "op": operation, **fields}).encode() + b"\n")
 
-    engine = Engine(send, arguments.quick)
+    defaults = defaults_with(word.split("=") for word in arguments.set)
+    engine = Engine(send, defaults)
     declared = {
-        name: {"type": {int: "int", float: "float", str: "string"}[type(default)], "default": default,
+        name: {"type": {int: "int", float: "float", str: "string"}[type(default)], "default": defaults[name],
                "values" if isinstance(default, str) else "range": bounds, "owner": "fake", "meaning": meaning}
         for name, (default, bounds, meaning) in OPTIONS.items()
     }  # fmt: skip

@@ -17,14 +17,20 @@ ENGINE = ROOT / "tests/fakes/engine.py"
 FAST = {"step_ms": "0", "prefill_ms": "0", "stop_rate": "0"}
 
 
-def fake_options():
-    """What the fake engine declares, as an options file of a system tree."""
+def fake_command(**changes):
+    """What starts the fake engine; `changes` are of its options' defaults, as text."""
+    changed = [word for name, text in changes.items() for word in ("--set", f"{name}={text}")]
+    return [sys.executable, "-P", "-s", str(ENGINE), *changed]
+
+
+def fake_options(**changes):
+    """What the fake engine declares, as an options file of a system tree; `changes` are of its defaults, as text."""
     spec = importlib.util.spec_from_file_location("fake_engine", ENGINE)
     engine = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(engine)
-    kinds = {int: "int", float: "float", str: "string"}
+    kinds, defaults = {int: "int", float: "float", str: "string"}, engine.defaults_with(changes.items())
     return "".join(
-        f'[{name}]\ntype = "{kinds[type(default)]}"\ndefault = {json.dumps(default)}\nmeaning = "{meaning}"\n'
+        f'[{name}]\ntype = "{kinds[type(default)]}"\ndefault = {json.dumps(defaults[name])}\nmeaning = "{meaning}"\n'
         for name, (default, _, meaning) in engine.OPTIONS.items()
     )
 
@@ -59,7 +65,7 @@ def make_deployment(folder):
         "dtype": "float32",
         "mode": "exact",
         "context": "512",
-        "engine": {"kind": "command", "command": [sys.executable, "-P", "-s", str(ENGINE)]},
+        "engine": {"kind": "command", "command": fake_command()},
         "requests": {"file": "few.jsonl"},
     }
     (made / "deployment.yaml").write_text(json.dumps(value))

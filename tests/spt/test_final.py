@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from spt.arms import Arm
+from spt.campaign import Plan
+from spt.deployment import read
 from spt.errors import Differs, Missing, Usage
+from spt.final import Asked, asked_again
 from spt.ratio import RawRatio, Speedup, figure_of
 from spt.seal import commitment_of, reveal, seal_named
 from spt.verdicts import LEDGER, Ledger, named
 from tests.harness.enclosures import works
-from tests.spt.judged import ENGINE, make_deployment
+from tests.spt.judged import fake_command, make_deployment
 from tests.spt.toys import errors_well, git, snapshot, spt
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +33,7 @@ def pristine(tmp_path_factory):
     folder = make_deployment(tmp_path_factory.mktemp("toy"))
     value = json.loads((folder / "deployment.yaml").read_text())
     value |= {"context": "8192", "requests": {"generator": "default", "families": ["lists", "letters"]}}
-    value["engine"]["command"] = [sys.executable, "-P", "-s", str(ENGINE), "--quick"]
+    value["engine"]["command"] = fake_command(step_ms="0", prefill_ms="0")
     value["target"]["path"] = str(folder.parent / "model")
     (folder / "deployment.yaml").write_text(json.dumps(value))
     (folder / "own.yaml").write_text(json.dumps({"tau": "4"}))
@@ -218,6 +222,30 @@ def test_a_begun_final_counts_too(repository):
     refused = final(repository, "stock@own.yaml", "two")
 
     assert errors_well(refused, 2, "begun with the seal 'one'", "no verdict")
+
+
+def test_a_round_that_comes_to_a_system_of_an_earlier_one(measured, pristine, tmp_path):
+    """A rejection stands, after any other verdict one more final says why, and one that was begun is not left."""
+    drawn = copied(pristine, tmp_path / "drawn")
+    assert "the time is up" in final(drawn, "stock@far.yaml", "one", "--max-minutes", "0").err
+    first = only_final(measured[0]).verdict
+
+    def asked(answer):
+        folder = copied(drawn, tmp_path / str(answer))
+        ledger, deployment = Ledger.find(folder), read(folder / "deployment.yaml")
+        if answer is not None:
+            reveal(ledger, like(first, seal_named(ledger, "one"), answer=answer))
+        arms = {"a": first["of"]["a"], "b": first["of"]["b"], "stock": first["stock"]}
+        arms = {name: Arm(name, arm["tree"], arm["options"], ledger.store.objects) for name, arm in arms.items()}
+        return asked_again(Plan(ledger, deployment, arms, "cpu", None), Asked("two", None, True), "another round")
+
+    for answer in ("accept", "undecided"):
+        assert asked(answer) == Asked("two", "another round", True)
+    for answer in ("reject", "malformed"):
+        assert asked(answer).verdict["answer"] == answer
+    assert asked("smoke") == Asked("two", None, True)
+    with pytest.raises(Usage, match="begun with the seal 'one'"):
+        asked(None)
 
 
 def test_only_an_accepted_final_is_a_speedup(measured, pristine, tmp_path):

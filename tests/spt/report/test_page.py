@@ -11,12 +11,14 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from spt.git.store import Store
+from spt.report.charts import waterfall
 from spt.report.events import read_round
 from spt.report.page import make_page
+from spt.report.story import FACTORS, Ceiling, Source
 from spt.report.telling import tell
 from spt.verdicts import Ledger
 from tests.spt.report.journals import (
@@ -221,6 +223,24 @@ def luminance(colour):
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+FACTOR = st.floats(0.01, 1000)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.tuples(FACTOR, FACTOR, FACTOR), min_size=1, max_size=2))
+@example([(700.0, 0.17, 1.0)])
+def test_a_ceiling_below_a_measured_speed_is_drawn_whole(measured):
+    """Whatever the factors are, above 1 or below, every bar and each of its words lie within the picture."""
+    ceilings = [
+        Ceiling("", 2.0, 1.0, dict(zip(FACTORS, factors, strict=True)), None, None, 1000.0, None, (), Source("r", ()))
+        for factors in measured
+    ]
+    chart = waterfall("w", ceilings)
+    box = [float(each) for each in re.search(r'viewBox="([^"]*)"', chart.svg)[1].split()]
+    heights = [float(y) for y in re.findall(r'<text[^>]* y="([-0-9.]+)"', chart.svg)]
+    assert heights and all(box[1] <= height <= box[1] + box[3] for height in heights)
 
 
 def test_texts_and_lines_can_be_seen(root):

@@ -14,7 +14,7 @@ from spt.round.agents.sweep import neighbours
 from spt.round.bench import Bench
 from spt.round.budget import Budget, Stopped, checked_minutes
 from spt.round.direction import Candidate, Direction, Figure, SystemOf, Verdict
-from spt.round.gates import compare_answers
+from spt.round.gates import Subject, compare_answers, timing
 from spt.round.journal import Journal, best_reference, rounds
 from spt.round.release import newest_branch, next_branch
 from spt.round.state import fold
@@ -22,6 +22,7 @@ from spt.system import Option
 from tests.spt.toys import git
 
 TREE, COMMIT = "a" * 40, "b" * 40
+ANSWERS = [("promote", 1, True), ("decline", 0, False), ("decline", 2, False), ("undecided", 2, False)]
 START = {"start": {"tree": TREE, "options": {}}}
 
 
@@ -214,6 +215,31 @@ def test_answers_are_compared_to_the_token():
     other = [answer("a", [1, 2, 3], "y"), stock[1]]
     assert compare_answers(stock, other, digests=False) is None
     assert "logits of 'a'" in compare_answers(stock, other, digests=True)
+
+
+@pytest.mark.parametrize("rule", ["paired-1", "demo"])
+@pytest.mark.parametrize(("answer", "look", "passed"), ANSWERS)
+def test_what_a_timing_says_of_a_candidate(rule, answer, look, passed):
+    """Any answer on a candidate is a gate's; by the judge's own rule one without a look was the screen's."""
+    said = {gate.gate: gate.passed for gate in timing(timed(rule, answer, look))}
+    screened = {"screen": look > 0} if rule == "paired-1" else {}
+    assert said == screened | ({"confirm": passed} if look or rule == "demo" else {})
+
+
+@pytest.mark.parametrize("rule", ["paired-1", "demo"])
+def test_a_refused_timing_is_no_answer_on_a_candidate(rule):
+    """No gate speaks, and the direction fails as by any other error of the machine."""
+    with pytest.raises(Unsupported, match="the timing is refused: made up"):
+        list(timing(timed(rule, "refused", 0)))
+
+
+def timed(rule, answer, look):
+    """A candidate whose timing has this answer."""
+    verdict = {"answer": answer, "look": look, "reason": "made up", "gain": 0.1, "interval": None, "noise": 0.01}
+    bench = SimpleNamespace(settings=SimpleNamespace(rule=rule), timed=lambda a, b: {**verdict, "key": "k"})
+    system = SystemOf(TREE)
+    direction = Direction("d", "explore", "memory", "t", "h", system, COMMIT)
+    return Subject(bench, direction, Candidate(system, COMMIT, ""), True)
 
 
 def test_systems_of_a_deployment_are_numbered(deployment):
