@@ -71,7 +71,7 @@ def _measure(chosen: argparse.Namespace) -> None:
 def _batch(chosen: argparse.Namespace) -> None:
     from harness.batch import batch, refuse_left
 
-    refuse_left(batch(chosen.folder.absolute(), chosen.max_minutes, _emit))
+    refuse_left(batch(chosen.folder.absolute(), chosen.max_minutes, _emit, chosen.only))
 
 
 def _prepare(chosen: argparse.Namespace) -> None:
@@ -313,6 +313,7 @@ def _parser() -> argparse.ArgumentParser:
     option = command("batch", _batch, "run the jobs that were sent together, one after the other")
     option("folder", type=Path, metavar="DIR", help="where batch.json and the jobs lie")
     option("--max-minutes", type=float, metavar="M", help="stop then; the same command goes on")
+    option("--only", metavar="NAME", help="run this job alone, and print what it says as it comes")
 
     option = command("verdict", _verdict, "what samples say, as one line of JSON")
     option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")

@@ -164,14 +164,15 @@ class FarBench(Bench):
     def _add(self, name: str, command: str, words: Sequence[str]) -> None:
         """Puts a job at the end of the batch, once."""
         file = self.jobs / BATCH
-        batch: dict[str, Any] = {"v": 1, "kind": "batch", "jobs": []}
-        if file.is_file():
-            batch = read_json(file.read_bytes(), str(file))
-        if all(job["name"] != name for job in batch["jobs"]):
-            batch["jobs"].append({"name": name, "command": command, "words": list(words)})
-            part = file.with_name(f".{BATCH}")
-            part.write_text(json.dumps(batch, indent=1))
-            part.replace(file)
+        with self.turns.held([BATCH], self.budget.check):
+            batch: dict[str, Any] = {"v": 1, "kind": "batch", "jobs": []}
+            if file.is_file():
+                batch = read_json(file.read_bytes(), str(file))
+            if all(job["name"] != name for job in batch["jobs"]):
+                batch["jobs"].append({"name": name, "command": command, "words": list(words)})
+                part = file.with_name(f".{BATCH}")
+                part.write_text(json.dumps(batch, indent=1))
+                part.replace(file)
 
     def _ended(self, name: str, command: str, words: Sequence[str], make: Callable[[Path], None]) -> None:
         appear(self.jobs / name, make)
