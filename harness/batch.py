@@ -4,6 +4,7 @@ A machine without git measures so what a round elsewhere asks for.  Every job is
 of its own; the same command goes on where it was.
 """
 
+import itertools
 import json
 import os
 import select
@@ -47,9 +48,10 @@ _SIGNALLED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # what a command ends 
 def batch(folder: Path, minutes: float | None, emit: Emit, only: str | None = None) -> int:
     """Runs the jobs of `folder` that have not ended, or the one that is called `only`; returns how many are left.
 
-    `emit` gets {event: job, name, status, error} when one ends, and of a single job all that its command says, which
-    also goes into `NAME/out/events.jsonl`.  A job that fails ends too, and its error stands in `NAME/out/ended.json`;
-    later jobs that need it fail in turn.  One whose command is ended by a signal has not ended: HarnessError.
+    `emit` gets {event: job, name, status, error} when one ends, and of a single job that it is begun and all that its
+    command says, which goes into `NAME/out/events.jsonl` as well.  A job that fails ends too, and its error stands in
+    `NAME/out/ended.json`; later jobs that need it fail in turn.  One whose command is ended by a signal has not ended:
+    HarnessError.
     """
     deadline_s = deadline_after(minutes)
     jobs = _chosen(folder, only)
@@ -120,14 +122,14 @@ def _run(words: list[str], log: Path, emit: Emit) -> tuple[int, dict[str, Any], 
 
     Each event goes into `log` and to `emit`.  However this ends, the command has ended too.
     """
-    last: dict[str, Any] = {}
+    last: dict[str, Any] = {"event": "begun"}
     with log.open("ab") as file, tempfile.TemporaryFile() as errors:
         command = [sys.executable, "-P", "-s", "-m", "harness", *words]
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
         try:
             assert child.stdout is not None
             with child.stdout as said:
-                for line in _lines(said.fileno()):
+                for line in itertools.chain([json.dumps(last).encode() + b"\n"], _lines(said.fileno())):
                     file.write(line)
                     file.flush()
                     last = _event(line)

@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shutil
+import threading
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -337,7 +338,7 @@ def content_digest(model: Path, cache: Path | None = None) -> str:
                 known[key] = [*stamp, hashlib.file_digest(file, "sha256").hexdigest()]
         lines.append(f"{known[key][2]}  {path.name}\n")
     if cache is not None:
-        fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
+        fresh = cache.with_name(f"{cache.name}.{os.getpid()}-{threading.get_ident()}")
         fresh.write_text(json.dumps(known))
         fresh.replace(cache)
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()

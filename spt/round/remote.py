@@ -75,6 +75,7 @@ class RemoteBench(FarBench):
             handle = handle or self._submit(job, folder)
             self._follow(folder, handle)
             handle = None
+        (folder / _HELD).unlink(missing_ok=True)
 
     def _running(self, folder: Path) -> Handle | None:
         """What an earlier process submitted and may still run."""

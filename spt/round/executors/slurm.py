@@ -31,6 +31,7 @@ KEYS: Mapping[str, type[str] | type[int]] = {
 _CLUSTERS = ("slurm", "local")
 _MINUTES = 240
 _MARGIN = 2.0  # minutes before Slurm's end in which the harness ends by itself, between two units
+_LEAVE_S = 5.0
 _FRESH_S = 15.0  # how often Slurm's accounting is asked for one job
 _OVER = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE")  # of a job that was not taken away
 
@@ -58,6 +59,7 @@ class Slurm:
 
     def __init__(self, cluster: str, wanted: Mapping[str, Any]) -> None:
         self.cluster, self.wanted = cluster, dict(wanted)
+        self._here: list[_Local] = []
         self.limit_minutes = int(self.wanted.pop("time", _MINUTES))
 
     @property
@@ -89,7 +91,10 @@ class Slurm:
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError, OSError) as error:
             said = str(error).strip().splitlines() or [type(error).__name__]
             raise Unsupported(f"Slurm did not take '{work.name}': {said[-1]}", "--executor asked for it") from None
-        return _Local(job, work.folder) if self.cluster == "local" else _Queued(job)
+        if self.cluster == "slurm":
+            return _Queued(job)
+        self._here.append(_Local(job, work.folder))
+        return self._here[-1]
 
     def attach(self, number: str, folder: Path) -> Handle:
         import submitit
@@ -99,7 +104,10 @@ class Slurm:
         return _Queued(submitit.SlurmJob(folder, number))
 
     def close(self) -> None:
-        pass
+        """Waits for processes of this machine, which end by themselves once their job has ended or was cancelled."""
+        until_s = time.monotonic() + _LEAVE_S
+        while any(handle.state() == "running" for handle in self._here) and time.monotonic() < until_s:
+            time.sleep(0.05)
 
 
 class _Queued:
