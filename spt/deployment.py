@@ -11,9 +11,9 @@ import math
 import os
 import re
 import shutil
-import threading
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

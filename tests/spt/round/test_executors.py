@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +71,7 @@ def made(tmp_path_factory):
     for name, text in PROGRAMS.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}")
         (programs / name).chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
         patch.setattr(slurm, "_FRESH_S", 0.3)
         patch.setattr(remote, "_LAG_S", 1.0)
@@ -199,6 +198,7 @@ def ask(folder, word):
     bench.answers(start_of(bench, step_ms=100.0), LONG)
 
 
+@pytest.mark.parametrize("word", [LOCAL, *(pytest.param(word, marks=pytest.mark.full) for word in (QUEUED, RAY))])
 def test_a_killed_controller_finds_its_job_again(word, made, folder):
     """kill -9, then the same question: a job that still runs is waited for; one that died with its controller is
     submitted again, and nothing runs twice at once."""
@@ -369,6 +369,32 @@ def test_a_round_ends_on_other_hosts_as_it_does_here(word, made, tmp_path):
     """From its start to a system that passed its final."""
     folder = make_round_deployment(tmp_path, [CANARY])
     ran = spt(*BEGIN, "--executor", word, "--json", cwd=folder)
+    assert ran.code == 0, ran.err
+    assert (ran.json["outcome"], ran.json["final"]["verdict"]) == ("promoted", "smoke")
+    assert {each["id"]: each["outcome"] for each in ran.json["directions"]} == {"memory-canary": "promoted"}
+    assert is_gone(folder)
+
+
+@pytest.mark.full
+def test_a_round_whose_controller_is_killed_goes_on(word, made, tmp_path):
+    """kill -9 while jobs run, more than once: `resume` ends it as one that nobody disturbed."""
+    folder = make_round_deployment(tmp_path, [CANARY])
+    words = [*BEGIN, "--executor", word]
+    for number in (1, 3, 6):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "spt", *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until_s = time.monotonic() + 120
+        while begun(folder) < number and time.monotonic() < until_s and child.poll() is None:
+            time.sleep(0.05)
+        child.kill()
+        child.wait()
+        words = ["round", "resume", "far"]
+    ran = spt("round", "resume", "far", "--json", cwd=folder)
     assert ran.code == 0, ran.err
     assert (ran.json["outcome"], ran.json["final"]["verdict"]) == ("promoted", "smoke")
     assert {each["id"]: each["outcome"] for each in ran.json["directions"]} == {"memory-canary": "promoted"}
