@@ -71,6 +71,7 @@ def _bench(store: Store, settings: Settings, budget: Budget, emit: Emit) -> Iter
     executor = make_executor(settings.executor)
     executor.check()
     with contextlib.closing(executor):
+        executor.open()
         yield RemoteBench(store, settings, budget, emit, executor=executor)
 
 

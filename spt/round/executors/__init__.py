@@ -65,6 +65,10 @@ class Executor(Protocol):
         """Missing where this machine lacks what it needs."""
         ...
 
+    def open(self) -> None:
+        """Gets ready for work, in the main thread of its process; Unsupported where there is nothing to join."""
+        ...
+
     def submit(self, work: Work) -> Handle:
         """Unsupported where it takes no work."""
         ...

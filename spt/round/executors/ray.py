@@ -4,7 +4,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,35 @@ def make(words: str) -> "Ray":
 
 
 class Ray:
-    """A Ray cluster; this process joins it when it submits first."""
+    """A Ray cluster, of which this process is a part between `open` and `close`."""
 
     minutes = None
 
     def __init__(self, address: str) -> None:
-        self.address, self._guard = address, threading.Lock()
+        self.address = address
 
     def check(self) -> None:
         if importlib.util.find_spec("ray") is None:
             raise Missing("the package ray is not installed", "pip install 'specpilot[ray]'")
 
+    def open(self) -> None:
+        """Joins the cluster.  What Ray starts on this machine ends with the thread that this is called in."""
+        os.environ.update(_QUIET)  # read when it is imported, and by what it starts
+        import ray
+
+        own = {"include_dashboard": False, "object_store_memory": _STORE_BYTES} if self.address == "local" else {}
+        try:
+            ray.init(address=self.address, log_to_driver=False, logging_level="error", **own)
+        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            raise Unsupported(
+                f"there is no Ray cluster at '{self.address}': {said[0]}",
+                "`ray status` says what there is; --executor ray runs one of its own",
+            ) from None
+
     def submit(self, work: Work) -> Handle:
-        ray = self._joined()
+        import ray
+
         # A function of the standard library: workers need nothing of ours to load it.
         task = ray.remote(num_cpus=1, num_gpus=work.devices, max_retries=0)(subprocess.check_output)
         command = shell_command(work)
@@ -49,24 +64,6 @@ class Ray:
         ray = sys.modules.get("ray")
         if ray is not None and ray.is_initialized():
             ray.shutdown()
-
-    def _joined(self) -> Any:
-        with self._guard:
-            os.environ.update(_QUIET)  # read when it is imported, and by what it starts
-            import ray
-
-            if not ray.is_initialized():
-                own = {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
-                more = own if self.address == "local" else {}
-                try:
-                    ray.init(address=self.address, log_to_driver=False, logging_level="error", **more)
-                except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-                    said = str(error).strip().splitlines() or [type(error).__name__]
-                    raise Unsupported(
-                        f"there is no Ray cluster at '{self.address}': {said[0]}",
-                        "`ray status` says what there is; --executor ray runs one of its own",
-                    ) from None
-            return ray
 
 
 class _Task:

@@ -76,6 +76,9 @@ class Slurm:
                     "start the round where jobs are submitted; slurm:cluster=local tries it without Slurm",
                 )
 
+    def open(self) -> None:
+        """Slurm is there already."""
+
     def submit(self, work: Work) -> Handle:
         import submitit
 

@@ -78,6 +78,7 @@ def made(tmp_path_factory):
         found = {word: make_executor(word) for word in (LOCAL, QUEUED, RAY)}
         for executor in found.values():
             executor.check()
+            executor.open()
         yield found
         for executor in found.values():
             executor.close()
@@ -158,7 +159,7 @@ def test_a_job_that_is_killed_is_submitted_again(word, made, folder):
             os.kill(parent, signal.SIGKILL)
 
     bench = bench_of(folder, made[word], word, kill)
-    assert len(bench.answers(start_of(bench, step_ms=20.0), LONG)) == LONG.count
+    assert len(bench.answers(start_of(bench, step_ms=100.0), LONG)) == LONG.count
     assert (len(killed), begun(folder)) == (1, 2)
     assert is_gone(folder)
 
@@ -194,7 +195,9 @@ def test_of_two_that_want_one_job_one_submits_it(word, made, folder):
 
 def ask(folder, word):
     """What a controller asks that is then killed."""
-    bench = bench_of(folder, make_executor(word), word)
+    executor = make_executor(word)
+    executor.open()
+    bench = bench_of(folder, executor, word)
     bench.answers(start_of(bench, step_ms=100.0), LONG)
 
 
