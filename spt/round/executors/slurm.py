@@ -158,7 +158,8 @@ class _Local:
                 os.kill(int(self.id), signal.SIGINT)  # ends what it started as well
 
     def _is_there(self) -> bool:
-        self._job.get_info()  # a child of ours is waited for
+        if self._job.get_info()["jobState"] == "RUNNING":  # a child of ours, which may not have its own words yet
+            return True
         try:
             words = Path(f"/proc/{self.id}/cmdline").read_bytes().split(b"\0")
         except OSError:

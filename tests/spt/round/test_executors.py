@@ -371,10 +371,13 @@ def test_an_executor_and_a_person_do_not_both_carry(folder):
 def test_a_round_ends_on_other_hosts_as_it_does_here(word, made, tmp_path):
     """From its start to a system that passed its final."""
     folder = make_round_deployment(tmp_path, [CANARY])
-    ran = spt(*BEGIN, "--executor", word, "--json", cwd=folder)
-    assert ran.code == 0, ran.err
-    assert (ran.json["outcome"], ran.json["final"]["verdict"]) == ("promoted", "smoke")
-    assert {each["id"]: each["outcome"] for each in ran.json["directions"]} == {"memory-canary": "promoted"}
+    command = [sys.executable, "-m", "spt", *BEGIN, "--executor", word, "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert (found["outcome"], found["final"]["verdict"]) == ("promoted", "smoke")
+    assert {each["id"]: each["outcome"] for each in found["directions"]} == {"memory-canary": "promoted"}
     assert is_gone(folder)
 
 
@@ -397,8 +400,11 @@ def test_a_round_whose_controller_is_killed_goes_on(word, made, tmp_path):
         child.kill()
         child.wait()
         words = ["round", "resume", "far"]
-    ran = spt("round", "resume", "far", "--json", cwd=folder)
-    assert ran.code == 0, ran.err
-    assert (ran.json["outcome"], ran.json["final"]["verdict"]) == ("promoted", "smoke")
-    assert {each["id"]: each["outcome"] for each in ran.json["directions"]} == {"memory-canary": "promoted"}
+    command = [sys.executable, "-m", "spt", "round", "resume", "far", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert (found["outcome"], found["final"]["verdict"]) == ("promoted", "smoke")
+    assert {each["id"]: each["outcome"] for each in found["directions"]} == {"memory-canary": "promoted"}
     assert is_gone(folder)
