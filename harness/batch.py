@@ -1,12 +1,15 @@
 """`python -m harness batch`: jobs that were sent together, one after the other, until all have ended or the time is up.
 
-A machine without git measures so what a round elsewhere asks for.  Every job is a command of this harness, in a folder
-of its own; the same command goes on where it was.
+A machine without git measures so what a round elsewhere asks for, and an executor a single job.  Every job is a command
+of this harness, in a folder of its own; the same command goes on where it was.
 """
 
+import ctypes
 import json
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +20,15 @@ from harness.command import Emit, deadline_after
 from harness.errors import HarnessError, Missing, Usage
 from harness.shape import constant, items, one_of, record
 
-__all__ = ["BATCH", "ENDED", "batch", "refuse_left"]
+__all__ = ["BATCH", "ENDED", "batch", "die_with_parent", "refuse_left"]
 
-BATCH, ENDED = "batch.json", "ended.json"
+BATCH, ENDED, EVENTS = "batch.json", "ended.json", "events.jsonl"
 COMMANDS = ("run", "measure", "time", "calibrate", "force", "final")
 _PLACE = "@"  # begins a word that is a path below the batch's folder
 _UP = "the time is up"
+_BUSY = ("another judge measures", "is writing")
+_POLL_S = 1.0
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG (linux/prctl.h)
 _BATCH = record(
     {
         "v": constant(1),
@@ -33,29 +39,37 @@ _BATCH = record(
     }
 )
 
-# run(command line) -> (status, last line of standard output, last line of standard error)
-Run = Callable[[list[str]], tuple[int, str, str]]
+# run(command line, file for its events) -> (status, last line of standard output, last line of standard error)
+Run = Callable[[list[str], Path], tuple[int, str, str]]
 
 
-def batch(folder: Path, minutes: float | None, emit: Emit, run: Run | None = None) -> int:
-    """Runs the jobs of `folder` that have not ended; returns how many are left.
+def batch(folder: Path, minutes: float | None, emit: Emit, run: Run | None = None, only: str | None = None) -> int:
+    """Runs the jobs of `folder` that have not ended, or one of them; returns how many of them are left.
 
     `emit` gets {event: job, name, status, error} when one ends.  A job that fails ends too, and its error stands in
-    `NAME/out/ended.json`; later jobs that need it fail in turn.
+    `NAME/out/ended.json`; later jobs that need it fail in turn.  One that another judge is at, or
+    whose device another has, is left; a single one is waited for.  `NAME/out/events.jsonl` keeps what the harness says.
     """
     deadline_s = deadline_after(minutes)
-    jobs = _read(folder)
+    jobs = [job for job in _read(folder) if only in (None, job["name"])]
+    if not jobs and only is not None:
+        raise Usage(f"{folder / BATCH}: there is no job '{only}'")
     for place, job in enumerate(jobs):
         out = folder / job["name"] / "out"
         if (out / ENDED).is_file():
             continue
-        left = [] if deadline_s is None else ["--max-minutes", f"{max(0.0, _left_s(deadline_s)) / 60:.3f}"]
-        status, said, error = (run or _run)([job["command"], *_words(folder, job), *left])
-        if status and error.startswith(f"error: {_UP}"):
+        out.mkdir(parents=True, exist_ok=True)
+        while True:
+            left = [] if deadline_s is None else ["--max-minutes", f"{max(0.0, _left_s(deadline_s)) / 60:.3f}"]
+            status, said, error = (run or _run)([job["command"], *_words(folder, job), *left], out / EVENTS)
+            busy = bool(status) and any(words in error for words in _BUSY)
+            if not busy or only is None or left[1:] == ["0.000"]:
+                break
+            time.sleep(_POLL_S)
+        if busy or (status and error.startswith(f"error: {_UP}")):
             return len(jobs) - place
         judged = status == 1 and _is_verdict(said)
         told = {"status": 0 if judged else status, "error": None if judged or not status else _plain(error, status)}
-        out.mkdir(parents=True, exist_ok=True)
         part = out / f".{ENDED}"
         part.write_text(json.dumps({"v": 1, "kind": "ended", **told}))
         part.replace(out / ENDED)
@@ -88,10 +102,24 @@ def _words(folder: Path, job: dict[str, Any]) -> list[str]:
     return [*words, "--job", str(own / "job.json"), "--out", str(own / "out"), "--stream"]
 
 
-def _run(words: list[str]) -> tuple[int, str, str]:
-    command = [sys.executable, "-P", "-s", "-m", "harness", *words]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    return done.returncode, _last(done.stdout), _error(done.stderr)
+def die_with_parent() -> None:
+    """Lets the kernel end this process when the one that started it ends: an executor that gives a job up may not know
+    of what it started, and what this starts ends once nobody reads what it says."""
+    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGTERM)
+
+
+def _run(words: list[str], events: Path) -> tuple[int, str, str]:
+    command, last = [sys.executable, "-P", "-s", "-m", "harness", *words], ""
+    with tempfile.TemporaryFile("w+", errors="replace") as said, events.open("a") as kept:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=said, text=True, errors="replace") as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                kept.write(line)
+                kept.flush()
+                last = line if line.strip() else last
+        said.seek(0)
+        return child.returncode, last.strip(), _error(said.read())
 
 
 def _last(text: str) -> str:
@@ -118,4 +146,6 @@ def _is_verdict(line: str) -> bool:
 def refuse_left(left: int) -> None:
     """Raises `HarnessError` where jobs are left."""
     if left:
-        raise HarnessError(f"{_UP} with {left} jobs left", "the same command goes on from here")
+        raise HarnessError(
+            f"{_UP}, or another judge is at them, with {left} jobs left", "the same command goes on from here"
+        )

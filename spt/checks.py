@@ -114,7 +114,7 @@ def _run(command: str, folder: Path, time_limit_s: float) -> CheckResult:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_limits,  # noqa: PLW1509 - this process has no threads
+                preexec_fn=_limits,  # noqa: PLW1509 - it takes no lock that a thread could hold
             )
         except OSError as error:
             return CheckResult(command, 127, 0.0, f"{words[0]}: {error.strerror}")

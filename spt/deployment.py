@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -326,7 +327,7 @@ def _models_in(package: Path) -> list[str]:
 def content_digest(model: Path, cache: Path | None = None) -> str:
     """sha256 over the sorted lines `<sha256>  <name>` of a model's files; `cache` is a file that remembers them."""
     files = [model] if model.is_file() else sorted(path for path in model.iterdir() if path.suffix in MODEL_SUFFIXES)
-    known = _read_cache(cache)
+    known, fresh = _read_cache(cache), False
     lines = []
     for path in files:
         stat = path.stat()
@@ -335,12 +336,19 @@ def content_digest(model: Path, cache: Path | None = None) -> str:
         if known.get(key, [])[:2] != stamp:
             with path.open("rb") as file:
                 known[key] = [*stamp, hashlib.file_digest(file, "sha256").hexdigest()]
+            fresh = True
         lines.append(f"{known[key][2]}  {path.name}\n")
-    if cache is not None:
-        fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(known))
-        fresh.replace(cache)
+    if cache is not None and fresh:
+        _write_cache(cache, known)
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def _write_cache(cache: Path, known: Mapping[str, Any]) -> None:
+    """Replaces the cache whole: of several writers, threads or processes, one is last."""
+    descriptor, part = tempfile.mkstemp(prefix=f".{cache.name}.", dir=cache.parent)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(json.dumps(known))
+    Path(part).replace(cache)
 
 
 def _read_cache(cache: Path | None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from spt.campaign import (
     open_folder,
     session_tok,
     sweep,
+    write_job,
 )
 from spt.errors import Missing
 from spt.formats import read_json
@@ -132,6 +133,8 @@ def force_quickly(plan: Plan, requests: Path, room: Path, limits: Limits, emit: 
     key = key_of(plan, FORCE)
     reference, folder = calibrate(plan, limits, emit), room / key[:12]
     appear(folder, lambda part: make_folder(plan, FORCE, part, Requests(requests, "development", 0)))
+    old = read_json((folder / "job.json").read_bytes(), str(folder / "job.json"))
+    write_job(folder, plan.job(FORCE, old["seed"], old["units"], old["arms"]))  # on the device of now
     words = [FORCE.command, "--stream", "--reference", str(reference), *limits.words()]
     measure(plan.deployment, folder, words, emit)
     samples = folder / "out" / "samples.jsonl"
@@ -210,7 +213,8 @@ def _sessions(plan: Plan, tokens: int) -> int:
 
 def _old(plan: Plan, kind: Kind, what: str, key: str) -> dict[str, Any] | None:
     """The verdict that a key has for good; Missing where looks were taken whose samples are gone."""
-    held, folder = plan.ledger.held(what, key), kind.folder(plan.ledger, key)
+    with plan.ledger.store.locked():  # as it is now, whoever wrote to it meanwhile
+        held, folder = plan.ledger.held(what, key), kind.folder(plan.ledger, key)
     if held.verdict is not None and held.closed:
         sweep(folder)
         return held.verdict

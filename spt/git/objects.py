@@ -13,6 +13,7 @@ import functools
 import hashlib
 import re
 import struct
+import threading
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
@@ -69,16 +70,18 @@ def _read_configuration(folders: Mapping[Any, str]) -> None:
 
 
 _read_configuration(dict.fromkeys(_USERS, ""))
+_READING = threading.RLock()
 
 
 @contextlib.contextmanager
 def user_configuration() -> Iterator[None]:
-    """Lets libgit2 read the user's configuration for a moment."""
-    _read_configuration(_USERS)
-    try:
-        yield
-    finally:
-        _read_configuration(dict.fromkeys(_USERS, ""))
+    """Lets libgit2 read the user's configuration for a moment, one thread at a time: it is one setting for all."""
+    with _READING:
+        _read_configuration(_USERS)
+        try:
+            yield
+        finally:
+            _read_configuration(dict.fromkeys(_USERS, ""))
 
 
 class State(NamedTuple):

@@ -268,8 +268,9 @@ class Store:
         """Removes the protection that a killed process left on its pack; the lock says that none is at work."""
         assert self.common is not None
         for keep in (self.common / "objects" / "pack").glob("*.keep"):
-            if keep.read_text().strip() == _KEEP:
-                keep.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+                if keep.read_text().strip() == _KEEP:
+                    keep.unlink()
 
 
 def _wait_for(handle: Any) -> None:

@@ -127,13 +127,15 @@ class Bench:
     def timed(self, a: SystemOf, b: SystemOf) -> dict[str, Any]:
         """The timing verdict on `a` against `b`, old or new."""
         plan = self.plan(a, b)
-        return self._judged(lambda: time_systems(plan, self._file(), self.limits(), self._emit))
+        with self.turns.held([f"time {a.folder} {b.folder}"], self.budget.check):
+            return self._judged(lambda: time_systems(plan, self._file(), self.limits(), self._emit))
 
     def forced(self, a: SystemOf, b: SystemOf) -> dict[str, Any]:
         """The forcing verdict on the tokens that were timed, and on more where they are too few."""
         plan = self.plan(a, b)
         self._calibrate(plan)
-        return self._judged(lambda: force_system(plan, self._file(), self.limits(1), self._emit))
+        with self.turns.held([f"force {a.folder} {b.folder}"], self.budget.check):
+            return self._judged(lambda: force_system(plan, self._file(), self.limits(1), self._emit))
 
     def forced_quickly(self, a: SystemOf, b: SystemOf) -> dict[str, Any]:
         """Forcing on a handful of development requests: it is kept nowhere, and can only reject."""

@@ -53,9 +53,14 @@ class Budget:
         """Lets all that share this budget stop at their next step."""
         self._halted.set()
 
+    @property
+    def halted(self) -> bool:
+        """Whether somebody did."""
+        return self._halted.is_set()
+
     def check_halted(self) -> None:
         """Raises Stopped where somebody halted: what came of work that was cut off is no outcome."""
-        if self._halted.is_set():
+        if self.halted:
             raise Stopped("what works beside it has ended", "`spt round resume` goes on with it")
 
     def left_s(self) -> float:

@@ -163,7 +163,7 @@ class Desk:
         tree = splice(objects, base.tree, {row.path: row.new for row in rows})
         declared = options_of(objects, tree)
         values = check_options(declared, {**base.options, **work.options}, "its commits")
-        with self.store.written([tree]):
+        with self.store.locked(), self.store.written([tree]):
             pass
         return SystemOf(tree, {name: value for name, value in values.items() if value != declared[name].default})
 

@@ -165,6 +165,10 @@ class FarBench(Bench):
 
     def _add(self, name: str, command: str, words: Sequence[str]) -> None:
         """Puts a job at the end of the batch, once."""
+        with self.turns.held([BATCH], self.budget.check):
+            self._add_alone(name, command, words)
+
+    def _add_alone(self, name: str, command: str, words: Sequence[str]) -> None:
         file = self.jobs / BATCH
         batch: dict[str, Any] = {"v": 1, "kind": "batch", "jobs": []}
         if file.is_file():

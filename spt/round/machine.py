@@ -18,7 +18,7 @@ from spt.round.chronicle import Chronicle, Say
 from spt.round.direction import Candidate, Direction, SystemOf
 from spt.round.distilling import Distilled, distil, residual_of
 from spt.round.gates import PROMOTING
-from spt.round.journal import PHASES, Journal, best_reference
+from spt.round.journal import PHASES, Journal, beside_reference, best_reference
 from spt.round.outlook import measured_of, task_text
 from spt.round.pursuit import OWN, Pursuit
 from spt.round.release import next_branch, write_deployment
@@ -107,7 +107,10 @@ class Machine:
         found = [
             direction for agent in self.agents.values() for direction in agent.propose(self._task("explore", state))
         ]
-        kept = found[: self.settings.directions]
+        named: dict[str, Direction] = {}
+        for direction in found:
+            named.setdefault(direction.id, direction)
+        kept = list(named.values())[: self.settings.directions]
         gap = max(state.measured["factors"].items(), key=lambda each: each[1])[0] if state.measured else None
         plan = {
             "v": 1,
@@ -122,9 +125,9 @@ class Machine:
         self.chronicle.append("plan", "planned", {"plan": plan})
         for direction in kept:
             self.say(f"plan: {direction.id}: {direction.title}")
-        if len(kept) < len(found):
+        if len(kept) < len(named):
             self.say(
-                f"plan: {len(found) - len(kept)} more than the {self.settings.directions} directions of this round"
+                f"plan: {len(named) - len(kept)} more than the {self.settings.directions} directions of this round"
             )
         return None
 
@@ -166,6 +169,8 @@ class Machine:
             assert state.plan is not None
             return [_of_plan(planned, phase, state) for planned in state.plan["directions"]]
         begun = [course.direction for course in state.of(phase) if course.direction.stacks is None]
+        if len(begun) < len(state.of(phase)):
+            return begun  # all had ended, and stacking had begun
         fresh = [one for agent in self.agents.values() for one in agent.propose(self._task(phase, state))]
         return [*begun, *fresh][: self.settings.directions]
 
@@ -215,11 +220,15 @@ class Machine:
         self._choose_line(phase)
         while True:
             state = self._state()
-            begun = [course.direction for course in state.of(phase) if course.direction.stacks in state.aside]
+            begun = [
+                course.direction
+                for course in state.of(phase)
+                if course.direction.stacks in state.aside and course.outcome is None
+            ]
             direction = next(iter([*begun, *to_stack(state, phase)]), None)
             if direction is None:
                 return
-            if direction.id not in state.courses:
+            if not begun:
                 self._place(direction)
             self._pursuit(phase, direction.id).run()
 
@@ -259,7 +268,11 @@ class Machine:
         trailers = {"Spt-Round": self.settings.round, "Spt-Direction": line[-1]}
         record = self._recorded(code, system, f"best: {line[-1]}, since {reason}", trailers)
         data = {"system": system.record(), "commit": code, "line": line, "aside": aside, "reason": reason}
-        self.chronicle.append(phase, "best", data, None, {best_reference(self.settings.round): record})
+        round_, state = self.settings.round, self._state()
+        # What the best was made of is still named by the journal, and may be stacked or become an entry.
+        left = {name: str(state.courses[name].end["commit"]) for name in state.line if name not in line}
+        references = {beside_reference(round_, name): oid for name, oid in left.items()}
+        self.chronicle.append(phase, "best", data, None, {**references, best_reference(round_): record})
         self.say(f"{phase}: the best is {', '.join(line)}: {reason}")
 
     def _recorded(self, code: Oid, system: SystemOf, subject: str, trailers: Mapping[str, str]) -> Oid:
@@ -312,11 +325,13 @@ class Machine:
         residual = []
         in_it = {course.direction.stacks for course in state.promoted}
         others = [each for each in state.promotions if each.direction.id not in {*state.line, *in_it}]
-        for course in (*state.promoted, *others):
-            for found in distil(self.bench, course, state.commit):
+        tips = [(course, state.commit) for course in state.promoted]
+        for course, tip in (*tips, *((course, str(course.end["commit"])) for course in others)):
+            for found in distil(self.bench, course, tip):
                 if isinstance(found, str):
                     residual.append(found)
                 elif (found.name, found.promoted) not in known:
+                    known.add((found.name, found.promoted))
                     self.chronicle.append("distil", "entry", found.record())
                     self._say_entry(found)
         for reason in residual:

@@ -38,28 +38,37 @@ class Pursuit:
     def run(self) -> None:
         """Goes on to an outcome.  Stopped leaves it as it stands; any other error of ours is its outcome `failed`."""
         self.bench.budget.check()
-        spent = Spent()
-        try:
-            self._work(spent)
-        except Stopped:
-            raise
-        except SptError as error:
-            self._fail(error.message)
-        finally:
-            spent.device_s = self.bench.budget.device_s
-            self.chronicle.spend(self.phase, spent, self.name)
+        with self._spending() as spent:
+            try:
+                self._work(spent)
+            except Stopped:
+                raise
+            except SptError as error:
+                self.bench.budget.check_halted()
+                self._fail(error.message)
 
     def confirm(self, candidate: Candidate, gates: Gates) -> bool:
         """Takes a candidate that no agent made, and asks these gates alone; whether it was promoted."""
-        if self._course.candidate is None:
-            self._take(candidate)
-        if self._gates(gates):
-            self._promote()
-            return True
-        said_no = self._course.said_no
-        assert said_no is not None
-        self._decline(said_no.gate, said_no.reason)
-        return False
+        with self._spending():
+            if self._course.candidate is None:
+                self._take(candidate)
+            if self._gates(gates):
+                self._promote()
+                return True
+            said_no = self._course.said_no
+            assert said_no is not None
+            self._decline(said_no.gate, said_no.reason)
+            return False
+
+    @contextlib.contextmanager
+    def _spending(self) -> Iterator[Spent]:
+        """Tells in the end, whatever that is, what was spent in the block."""
+        spent = Spent()
+        try:
+            yield spent
+        finally:
+            spent.device_s = self.bench.budget.device_s
+            self.chronicle.spend(self.phase, spent, self.name)
 
     @property
     def _course(self) -> Course:
@@ -105,8 +114,10 @@ class Pursuit:
 
     def _author(self, course: Course) -> str:
         """The agent whose work it is, which for what is stacked is that of the first direction."""
-        stacks = course.direction.stacks
-        return self.chronicle.state().courses[stacks].direction.agent if stacks else course.direction.agent
+        courses, direction = self.chronicle.state().courses, course.direction
+        while direction.stacks is not None:
+            direction = courses[direction.stacks].direction
+        return direction.agent
 
     def _tools(self, course: Course, spent: Spent) -> DirectionTools:
         measured, trusted = self.chronicle.state().measured, self._author(course) in CONTROLLER

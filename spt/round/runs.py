@@ -67,7 +67,7 @@ class Runs:
 
     def folder_of(self, arm: Arm, asked: Asked) -> Path:
         """Where the answers of a system are kept."""
-        told = {"system": arm.system, "asked": vars(asked)}
+        told = {"system": arm.system, "asked": vars(asked), "device": self.device}
         return self.folder / hashlib.sha256(canonical(told).encode()).hexdigest()[:_ROOM]
 
     def _deployment(self, asked: Asked) -> Deployment:

@@ -52,6 +52,7 @@ class Settings:
     tree is that of `start`.  seed: of development requests.  slots: the devices of each, none for the deployment's own.
     at_once: directions that are worked on side by side.  explore_minutes: wall time after which no new direction is
     begun, or None.  directions: the most of one phase.  elsewhere: another machine measures.
+    executor: who runs the jobs on other hosts, as the user named it.
     """
 
     round: str
@@ -70,6 +71,7 @@ class Settings:
     cost_model: bool = True
     smoke: bool = False
     elsewhere: bool = False
+    executor: str | None = None
     explore_minutes: float | None = None
     directions: int = 16
     limits: Limits = field(default_factory=Limits)

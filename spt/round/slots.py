@@ -12,6 +12,7 @@ __all__ = ["Turns", "side_by_side"]
 
 _POLL_S = 0.2
 _LEAVE_S = 5.0
+_ENDED = "what works beside it has ended"
 
 
 class Turns:
@@ -47,7 +48,7 @@ def side_by_side(count: int, work: Callable[[int], None], budget: Budget) -> Non
 
     def end() -> None:
         budget.halt()
-        stop_all("what works beside it has ended")
+        stop_all(_ENDED)
 
     def run(number: int) -> None:
         try:
@@ -62,8 +63,10 @@ def side_by_side(count: int, work: Callable[[int], None], budget: Budget) -> Non
     for thread in threads:
         thread.start()
     try:
-        for thread in threads:
-            thread.join()
+        while alive := [thread for thread in threads if thread.is_alive()]:
+            alive[0].join(_POLL_S)
+            if budget.halted:
+                stop_all(_ENDED)  # what was opened since, too
     except BaseException:
         end()
         for thread in threads:

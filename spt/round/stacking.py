@@ -1,10 +1,11 @@
 """What was promoted side by side, put on top of one another: each once more through all gates, on what is there."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from spt.apply import apply
-from spt.errors import SptError
+from spt.errors import Conflict, SptError
 from spt.git.message import read_trailers
 from spt.git.objects import Commit, Oid
 from spt.git.store import Store
@@ -43,7 +44,7 @@ class Stacking:
             candidate = stacked(Memory.of(store), course, direction.base, direction.base_commit)
         except SptError as error:
             return Declined(f"it does not compose with the others: {error.message}")
-        with store.locked():
+        with store.locked(), store.written([candidate.system.tree]):
             store.stage(try_reference(self.round, direction.id), candidate.commit)
             store.publish(f"spt round {self.round}: {direction.id}")
         return candidate
@@ -68,13 +69,11 @@ def stacked(memory: Memory, course: Course, base: SystemOf, commit: Oid) -> Cand
             commit = _replayed(memory, made, commit)
     tree = system_tree(objects, objects.commit(commit).tree, memory.layout)
     declared = options_of(objects, tree)
-    before = dict(course.direction.base.options)
-    after = dict(SystemOf.of(course.end["system"]).options)
-    own: dict[str, Value] = {
-        name: after.get(name, declared[name].default)
-        for name in {*before, *after}
-        if after.get(name) != before.get(name)
-    }
+    before, after = course.direction.base.options, SystemOf.of(course.end["system"]).options
+    changed = sorted(name for name in {*before, *after} if after.get(name) != before.get(name))
+    if missing := [name for name in changed if name not in declared]:
+        raise Conflict(f"it sets the option '{missing[0]}', which is declared by what is not in this system")
+    own: dict[str, Value] = {name: after.get(name, declared[name].default) for name in changed}
     values = check_options(declared, {**base.options, **own}, course.direction.id)
     options = {name: value for name, value in values.items() if value != declared[name].default}
     return Candidate(SystemOf(tree, options), commit, f"{course.direction.id}, on what was promoted beside it")
@@ -112,14 +111,16 @@ def _below(state: State, course: Course) -> list[Course]:
 
 
 def to_stack(state: State, phase: str) -> list[Direction]:
-    """The next directions that stack what is promoted and not in the best, the one that gained most first.
+    """The next directions that stack what is promoted and not in the best: the one that gained most first, and none
+    before what it was promoted on.
 
-    Their base is the best as it is; once one was promoted, the others are to be asked for again.
+    Their base is the best as it is; once one has ended, the others are to be asked for again.
     """
-    waiting = sorted(state.besides, key=lambda course: -float(course.end["gain"]))
+    systems = [SystemOf.of(course.end["system"]) for course in state.besides]
+    ready = [course for course in state.besides if course.direction.base not in systems]
     return [
         Direction(
-            id=f"{course.direction.id[: 64 - len(_SUFFIX)]}{_SUFFIX}",
+            id=_free_id(state, course.direction.id),
             phase=phase,
             agent="controller",
             title=course.direction.title,
@@ -128,5 +129,12 @@ def to_stack(state: State, phase: str) -> list[Direction]:
             base_commit=state.commit,
             stacks=course.direction.id,
         )
-        for course in waiting
+        for course in sorted(ready, key=lambda course: -float(course.end["gain"]))
     ]
+
+
+def _free_id(state: State, name: str) -> str:
+    """The first id that no direction of the round has, of at most 64 characters."""
+    numbered = (f"{_SUFFIX}{number}" for number in itertools.count(2))
+    ids = (f"{name[: 64 - len(end)]}{end}" for end in itertools.chain([_SUFFIX], numbered))
+    return next(each for each in ids if each not in state.courses)

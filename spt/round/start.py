@@ -18,6 +18,7 @@ from spt.round.agents import Limits, Workshop, make_agent
 from spt.round.bench import Bench
 from spt.round.best import code_commit, record_commit
 from spt.round.direction import SystemOf
+from spt.round.executors import make_executor
 from spt.round.journal import Journal, best_reference, rounds
 from spt.round.release import newest_branch
 from spt.round.settings import Settings
@@ -45,6 +46,7 @@ class Wanted:
     sandbox: bool = True
     cost_model: bool = True
     elsewhere: bool = False
+    executor: str | None = None
     explore_minutes: float | None = None
     directions: int = 16
     limits: Limits = field(default_factory=Limits)
@@ -83,6 +85,7 @@ def start(path: Path, wanted: Wanted) -> Journal:
         cost_model=wanted.cost_model,
         smoke=wanted.rule == DEMO,
         elsewhere=wanted.elsewhere,
+        executor=wanted.executor,
         explore_minutes=wanted.explore_minutes,
         directions=wanted.directions,
         limits=wanted.limits,
@@ -116,6 +119,8 @@ def _begin(store: Store, settings: Settings) -> Journal:
         0,
     )
     journal = Journal(store, settings.round)
+    with store.locked(), store.written([settings.start.tree]):
+        pass  # it may be of no commit: of one with other files beside it
     journal.begin(settings.record(), data, {best_reference(settings.round): record})
     return journal
 
@@ -123,6 +128,10 @@ def _begin(store: Store, settings: Settings) -> Journal:
 def _refuse(store: Store, memory: Memory, deployment: Deployment, wanted: Wanted) -> None:
     if wanted.rule not in (RULE, DEMO):
         raise Usage(f"--rule '{wanted.rule}' is none", f"there are: {RULE}, {DEMO}")
+    if wanted.executor is not None:
+        if wanted.elsewhere:
+            raise Usage(f"--executor '{wanted.executor}' and --elsewhere are two ways to measure on another machine")
+        make_executor(wanted.executor)
     if deployment.served:
         raise Unsupported("an engine 'openai' has no system of ours in it: there is nothing for a round to change")
     dirty = [] if store.work_tree is None else [path for path in uncommitted(store) if path.startswith(_TOPS)]

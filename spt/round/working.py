@@ -15,9 +15,11 @@ from spt.round.budget import Budget
 from spt.round.bundle import INCOMING, RESCUE
 from spt.round.chronicle import Say
 from spt.round.clone import sweep
+from spt.round.executors import make_executor
 from spt.round.far import FarBench
 from spt.round.journal import BESIDE, BEST, TRY, Journal, rounds
 from spt.round.machine import Machine
+from spt.round.remote import RemoteBench
 from spt.round.settings import Settings
 from spt.round.state import State, fold
 
@@ -56,9 +58,22 @@ def work(journal: Journal, minutes: float | None, emit: Emit, say: Say) -> State
             return state
         if state.phases:
             journal.append(state.phase, "resumed", {})
-        kind = FarBench if settings.elsewhere else Bench
-        bench = kind(store, settings, Budget(minutes, room / _STOP), emit)
-        return Machine(journal, bench, say).run()
+        with _bench(store, settings, Budget(minutes, room / _STOP), emit) as bench:
+            return Machine(journal, bench, say).run()
+
+
+@contextlib.contextmanager
+def _bench(store: Store, settings: Settings, budget: Budget, emit: Emit) -> Iterator[Bench]:
+    """Where the round's systems are judged: here, by an executor's hosts, or wherever a person carries the jobs."""
+    if settings.executor is None:
+        yield (FarBench if settings.elsewhere else Bench)(store, settings, budget, emit)
+        return
+    executor = make_executor(settings.executor)
+    try:
+        executor.open()
+        yield RemoteBench(store, settings, budget, emit, executor=executor)
+    finally:
+        executor.close()
 
 
 def is_at_work(store: Store, round_: str) -> bool:

@@ -34,6 +34,11 @@ _COUNT = click.IntRange(min=1, max=100_000)  # a journal keeps it, whose numbers
     "--agents", "at_once", type=_COUNT, metavar="N", help="Directions worked on side by side.  [default: the slots]"
 )
 @click.option("--elsewhere", is_flag=True, help="Another machine measures: `spt round pack` carries the jobs.")
+@click.option(
+    "--executor",
+    metavar="NAME[:WORDS]",
+    help="slurm[:KEY=VALUE,...] or ray[:ADDRESS] measures, on hosts with these files.",
+)
 @click.option("--no-sandbox", is_flag=True, help="For trusted code alone: on main, in stock or in an entry.")
 @click.option("--json", "as_json", is_flag=True, help="Print how it ended as JSON on standard output.")
 def start(
@@ -53,6 +58,7 @@ def start(
     slots: tuple[str, ...],
     at_once: int | None,
     elsewhere: bool,
+    executor: str | None,
     no_sandbox: bool,
     as_json: bool,
 ) -> None:
@@ -101,6 +107,7 @@ def start(
         sandbox=not no_sandbox,
         cost_model=not no_cost_model,
         elsewhere=elsewhere,
+        executor=executor,
         explore_minutes=explore_minutes,
         directions=directions,
         limits=Limits(None if agent_minutes is None else 60 * agent_minutes, turns, usd, tries),

@@ -4,6 +4,7 @@ It runs in the controller: what it proposes was composed of entries of this repo
 """
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from spt.apply import apply, entries_of, history
@@ -19,6 +20,7 @@ from spt.system import Value, check_options, options_of, system_tree
 __all__ = ["MemoryAgent", "make"]
 
 _PREFIX = "memory-"
+_MOST_ID = 64
 _ANY = "cpu"  # a device that needs no kernel of its own
 
 
@@ -78,13 +80,16 @@ class MemoryAgent:
 
     def implement(self, direction: Direction, tools: Tools) -> Candidate | Declined:
         """The entry on the base, with the options of its card that are quickest on a few requests."""
-        memory, name = self._memory(), direction.id.removeprefix(_PREFIX)
+        memory = self._memory()
+        name = next((each for each in memory.entries if _id(each) == direction.id), None)
+        if name is None:
+            return Declined("its entry is not in the memory any more")
         try:
             applied = apply(memory, [name], direction.base_commit)
         except SptError as error:
             return Declined(f"it does not compose with the base: {error.message}")
-        self._publish(memory, direction, applied.commit)
         tree = system_tree(memory.objects, memory.objects.commit(applied.commit).tree, memory.layout)
+        self._publish(memory, direction, applied.commit, tree)
         found = []
         for label, values in _sets(memory.card(name)):
             candidate = _candidate(memory, direction, tree, applied.commit, label, values)
@@ -100,12 +105,12 @@ class MemoryAgent:
         ]
         return max(told, key=lambda each: each[0])[1] if told else found[0]
 
-    def _publish(self, memory: Memory, direction: Direction, commit: Oid) -> None:
+    def _publish(self, memory: Memory, direction: Direction, commit: Oid, tree: Oid) -> None:
         """Keeps the composed commits, so that every store of the round finds them."""
         from spt.round.journal import try_reference
 
         store = memory.store
-        with store.locked():
+        with store.locked(), store.written([tree]):
             store.stage(try_reference(self.workshop.round, direction.id), commit)
             store.publish(f"spt round {self.workshop.round}: {direction.id}")
 
@@ -115,7 +120,9 @@ class MemoryAgent:
 
 
 def _id(name: str) -> str:
-    return f"{_PREFIX}{name}"[:64]
+    """The direction of an entry; a name that would be too long is cut, and told apart by its digest."""
+    whole = f"{_PREFIX}{name}"
+    return whole if len(whole) <= _MOST_ID else f"{whole[: _MOST_ID - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _sets(card: Card) -> list[tuple[str, dict[str, Any]]]:
