@@ -35,7 +35,7 @@ $(VENV)/demo-ready: pyproject.toml constraints.txt | $(VENV)/created
 $(VENV)/test-ready: $(VENV)/demo-ready
 	@echo "[4/4] test tools: triton (about 200 MB, unless torch brought it), then pytest, transformers, ruff, mypy"
 	$(PIP) install -c constraints.txt triton
-	$(PIP) install -q -c constraints.txt --no-binary claude-agent-sdk -e '.[agents,dev,report]'
+	$(PIP) install -q -c constraints.txt --no-binary claude-agent-sdk -e '.[agents,dev,ray,report,slurm]'
 	@touch $@
 
 demo: $(VENV)/demo-ready ## a whole round on the CPU, from stock to a system that passed the gates

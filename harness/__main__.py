@@ -69,11 +69,9 @@ def _measure(chosen: argparse.Namespace) -> None:
 
 
 def _batch(chosen: argparse.Namespace) -> None:
-    from harness.batch import batch, die_with_parent, refuse_left
+    from harness.batch import batch, refuse_left
 
-    if chosen.only is not None:
-        die_with_parent()
-    refuse_left(batch(chosen.folder.absolute(), chosen.max_minutes, _emit, only=chosen.only))
+    refuse_left(batch(chosen.folder.absolute(), chosen.max_minutes, _emit, chosen.only))
 
 
 def _prepare(chosen: argparse.Namespace) -> None:
@@ -314,8 +312,8 @@ def _parser() -> argparse.ArgumentParser:
 
     option = command("batch", _batch, "run the jobs that were sent together, one after the other")
     option("folder", type=Path, metavar="DIR", help="where batch.json and the jobs lie")
-    option("--only", metavar="NAME", help="one job; it ends with the process that started it")
     option("--max-minutes", type=float, metavar="M", help="stop then; the same command goes on")
+    option("--only", metavar="NAME", help="run this job alone, and print what it says as it comes")
 
     option = command("verdict", _verdict, "what samples say, as one line of JSON")
     option("samples", type=Path, metavar="SAMPLES", help="samples.jsonl, or samples.jsonl.gz")

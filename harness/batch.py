@@ -1,34 +1,34 @@
 """`python -m harness batch`: jobs that were sent together, one after the other, until all have ended or the time is up.
 
-A machine without git measures so what a round elsewhere asks for, and an executor a single job.  Every job is a command
-of this harness, in a folder of its own; the same command goes on where it was.
+A machine without git measures so what a round elsewhere asks for.  Every job is a command of this harness, in a folder
+of its own; the same command goes on where it was.
 """
 
-import ctypes
+import itertools
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from harness import shape
-from harness.command import Emit, deadline_after
+from harness.command import Emit, deadline_after, is_past
 from harness.errors import HarnessError, Missing, Usage
 from harness.shape import constant, items, one_of, record
 
-__all__ = ["BATCH", "ENDED", "batch", "die_with_parent", "refuse_left"]
+__all__ = ["BATCH", "ENDED", "EVENTS", "batch", "refuse_left"]
 
 BATCH, ENDED, EVENTS = "batch.json", "ended.json", "events.jsonl"
 COMMANDS = ("run", "measure", "time", "calibrate", "force", "final")
 _PLACE = "@"  # begins a word that is a path below the batch's folder
 _UP = "the time is up"
-_BUSY = ("another judge measures", "is writing")
-_POLL_S = 1.0
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG (linux/prctl.h)
+_OUTPUT = 1  # standard output
 _BATCH = record(
     {
         "v": constant(1),
@@ -39,42 +39,57 @@ _BATCH = record(
     }
 )
 
-# run(command line, file for its events) -> (status, last line of standard output, last line of standard error)
-Run = Callable[[list[str], Path], tuple[int, str, str]]
+# What a command says while another has the device or the samples, which tells nothing of its job.
+_BUSY = ("another judge measures", "is writing")
+_WAIT_S, _STOP_S = 1.0, 10.0
+_SIGNALLED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # what a command ends with that was told to
 
 
-def batch(folder: Path, minutes: float | None, emit: Emit, run: Run | None = None, only: str | None = None) -> int:
-    """Runs the jobs of `folder` that have not ended, or one of them; returns how many of them are left.
+def batch(folder: Path, minutes: float | None, emit: Emit, only: str | None = None) -> int:
+    """Runs the jobs of `folder` that have not ended, or the one that is called `only`; returns how many are left.
 
-    `emit` gets {event: job, name, status, error} when one ends.  A job that fails ends too, and its error stands in
-    `NAME/out/ended.json`; later jobs that need it fail in turn.  One that another judge is at, or
-    whose device another has, is left; a single one is waited for.  `NAME/out/events.jsonl` keeps what the harness says.
+    `emit` gets {event: job, name, status, error} when one ends, and of a single job that it is begun and all that its
+    command says, which goes into `NAME/out/events.jsonl` as well.  A job that fails ends too, and its error stands in
+    `NAME/out/ended.json`; later jobs that need it fail in turn.  One whose command is ended by a signal has not ended:
+    HarnessError.
     """
     deadline_s = deadline_after(minutes)
-    jobs = [job for job in _read(folder) if only in (None, job["name"])]
-    if not jobs and only is not None:
-        raise Usage(f"{folder / BATCH}: there is no job '{only}'")
+    jobs = _chosen(folder, only)
     for place, job in enumerate(jobs):
         out = folder / job["name"] / "out"
-        if (out / ENDED).is_file():
-            continue
         out.mkdir(parents=True, exist_ok=True)
-        while True:
+        while not (out / ENDED).is_file():
             left = [] if deadline_s is None else ["--max-minutes", f"{max(0.0, _left_s(deadline_s)) / 60:.3f}"]
-            status, said, error = (run or _run)([job["command"], *_words(folder, job), *left], out / EVENTS)
-            busy = bool(status) and any(words in error for words in _BUSY)
-            if not busy or only is None or left[1:] == ["0.000"]:
-                break
-            time.sleep(_POLL_S)
-        if busy or (status and error.startswith(f"error: {_UP}")):
-            return len(jobs) - place
-        judged = status == 1 and _is_verdict(said)
-        told = {"status": 0 if judged else status, "error": None if judged or not status else _plain(error, status)}
-        part = out / f".{ENDED}"
-        part.write_text(json.dumps({"v": 1, "kind": "ended", **told}))
-        part.replace(out / ENDED)
-        emit({"event": "job", "name": job["name"], **told})
+            line = [job["command"], *_words(folder, job), *left]
+            status, last, error = _run(line, out / EVENTS, _quiet if only is None else emit)
+            if status and (error.startswith(f"error: {_UP}") or is_past(deadline_s)):
+                return len(jobs) - place
+            if status and any(words in error for words in _BUSY):
+                time.sleep(_WAIT_S)
+                continue
+            if status < 0 or status in _SIGNALLED:
+                raise HarnessError(f"a signal ended '{job['name']}'", "the same command goes on from here")
+            judged = status == 1 and last.get("event") == "verdict"
+            told = {"status": 0 if judged else status, "error": None if judged or not status else _plain(error, status)}
+            part = out / f".{ENDED}"
+            part.write_text(json.dumps({"v": 1, "kind": "ended", **told}))
+            part.replace(out / ENDED)
+            emit({"event": "job", "name": job["name"], **told})
     return 0
+
+
+def _quiet(event: dict[str, Any]) -> None:
+    pass
+
+
+def _chosen(folder: Path, only: str | None) -> list[dict[str, Any]]:
+    jobs = _read(folder)
+    if only is None:
+        return jobs
+    found = [job for job in jobs if job["name"] == only]
+    if not found:
+        raise Usage(f"{folder / BATCH}: there is no job '{only}'")
+    return found
 
 
 def _left_s(deadline_s: float) -> float:
@@ -102,24 +117,61 @@ def _words(folder: Path, job: dict[str, Any]) -> list[str]:
     return [*words, "--job", str(own / "job.json"), "--out", str(own / "out"), "--stream"]
 
 
-def die_with_parent() -> None:
-    """Lets the kernel end this process when the one that started it ends: an executor that gives a job up may not know
-    of what it started, and what this starts ends once nobody reads what it says."""
-    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGTERM)
+def _run(words: list[str], log: Path, emit: Emit) -> tuple[int, dict[str, Any], str]:
+    """Runs a command of the harness: (status, last event, last line of standard error).
 
-
-def _run(words: list[str], events: Path) -> tuple[int, str, str]:
-    command, last = [sys.executable, "-P", "-s", "-m", "harness", *words], ""
-    with tempfile.TemporaryFile("w+", errors="replace") as said, events.open("a") as kept:
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdout=pipe, stderr=said, text=True, errors="replace") as child:
+    Each event goes into `log` and to `emit`.  However this ends, the command has ended too.
+    """
+    last: dict[str, Any] = {"event": "begun"}
+    with log.open("ab") as file, tempfile.TemporaryFile() as errors:
+        command = [sys.executable, "-P", "-s", "-m", "harness", *words]
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+        try:
             assert child.stdout is not None
-            for line in child.stdout:
-                kept.write(line)
-                kept.flush()
-                last = line if line.strip() else last
-        said.seek(0)
-        return child.returncode, last.strip(), _error(said.read())
+            with child.stdout as said:
+                for line in itertools.chain([json.dumps(last).encode() + b"\n"], _lines(said.fileno())):
+                    file.write(line)
+                    file.flush()
+                    last = _event(line)
+                    emit(last)
+            child.wait()
+        finally:
+            _stop(child)
+        errors.seek(0)
+        return child.returncode, last, _error(errors.read().decode(errors="replace"))
+
+
+def _lines(source: int) -> Iterator[bytes]:
+    """The whole lines of a pipe as they come; BrokenPipeError once nobody reads our own standard output.
+
+    So no measurement goes on for nobody, on whatever host: whoever started it had its output.
+    """
+    poll, part = select.poll(), b""
+    poll.register(source, select.POLLIN)
+    poll.register(_OUTPUT, 0)  # its errors alone
+    while True:
+        if any(number == _OUTPUT for number, _ in poll.poll()):
+            raise BrokenPipeError
+        data = os.read(source, 1 << 16)
+        if not data:
+            return
+        *lines, part = (part + data).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    value = json.loads(line)
+    return value if isinstance(value, dict) else {}
+
+
+def _stop(child: "subprocess.Popen[bytes]") -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def _last(text: str) -> str:
@@ -135,17 +187,7 @@ def _plain(error: str, status: int) -> str:
     return error.removeprefix("error: ") or f"it ended with status {status}"
 
 
-def _is_verdict(line: str) -> bool:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and value.get("event") == "verdict"
-
-
 def refuse_left(left: int) -> None:
     """Raises `HarnessError` where jobs are left."""
     if left:
-        raise HarnessError(
-            f"{_UP}, or another judge is at them, with {left} jobs left", "the same command goes on from here"
-        )
+        raise HarnessError(f"{_UP} with {left} jobs left", "the same command goes on from here")

@@ -13,7 +13,7 @@ from spt.deployment import Deployment
 from spt.errors import SptError
 from spt.share import shipped_root
 
-__all__ = ["HarnessFailed", "export_system", "run_harness", "run_job", "write_job"]
+__all__ = ["PASSED_ON", "HarnessFailed", "export_system", "run_harness", "run_job", "write_job"]
 
 STOP_S = 10.0
 LOG_LINES = 20

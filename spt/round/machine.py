@@ -220,15 +220,12 @@ class Machine:
         self._choose_line(phase)
         while True:
             state = self._state()
-            begun = [
-                course.direction
-                for course in state.of(phase)
-                if course.direction.stacks in state.aside and course.outcome is None
-            ]
-            direction = next(iter([*begun, *to_stack(state, phase)]), None)
+            waiting = (course for course in state.of(phase) if course.outcome is None)
+            begun = next((course.direction for course in waiting if course.direction.stacks in state.aside), None)
+            direction = begun or to_stack(state, phase)
             if direction is None:
                 return
-            if not begun:
+            if begun is None:
                 self._place(direction)
             self._pursuit(phase, direction.id).run()
 

@@ -51,8 +51,8 @@ class Settings:
     deployment: the words of its file; folder: where relative paths in them start.  start_commit: a commit whose system
     tree is that of `start`.  seed: of development requests.  slots: the devices of each, none for the deployment's own.
     at_once: directions that are worked on side by side.  explore_minutes: wall time after which no new direction is
-    begun, or None.  directions: the most of one phase.  elsewhere: another machine measures.
-    executor: who runs the jobs on other hosts, as the user named it.
+    begun, or None.  directions: the most of one phase.  elsewhere: another machine measures.  executor: what brings
+    jobs to other hosts, as the user named it.
     """
 
     round: str

@@ -110,27 +110,24 @@ def _below(state: State, course: Course) -> list[Course]:
     return state.promoted[: systems.index(base) + 1] if base in systems else []
 
 
-def to_stack(state: State, phase: str) -> list[Direction]:
-    """The next directions that stack what is promoted and not in the best: the one that gained most first, and none
-    before what it was promoted on.
-
-    Their base is the best as it is; once one has ended, the others are to be asked for again.
-    """
+def to_stack(state: State, phase: str) -> Direction | None:
+    """The next direction that stacks what is promoted and not in the best: the one that gained most, and none before
+    what it was promoted on.  Its base is the best as it is.  None where nothing waits."""
     systems = [SystemOf.of(course.end["system"]) for course in state.besides]
     ready = [course for course in state.besides if course.direction.base not in systems]
-    return [
-        Direction(
-            id=_free_id(state, course.direction.id),
-            phase=phase,
-            agent="controller",
-            title=course.direction.title,
-            hypothesis=f"{course.direction.id} pays on top of what was promoted beside it.",
-            base=state.best,
-            base_commit=state.commit,
-            stacks=course.direction.id,
-        )
-        for course in sorted(ready, key=lambda course: -float(course.end["gain"]))
-    ]
+    if not ready:
+        return None
+    course = max(ready, key=lambda course: float(course.end["gain"]))
+    return Direction(
+        id=_free_id(state, course.direction.id),
+        phase=phase,
+        agent="controller",
+        title=course.direction.title,
+        hypothesis=f"{course.direction.id} pays on top of what was promoted beside it.",
+        base=state.best,
+        base_commit=state.commit,
+        stacks=course.direction.id,
+    )
 
 
 def _free_id(state: State, name: str) -> str:

@@ -128,12 +128,12 @@ def _begin(store: Store, settings: Settings) -> Journal:
 def _refuse(store: Store, memory: Memory, deployment: Deployment, wanted: Wanted) -> None:
     if wanted.rule not in (RULE, DEMO):
         raise Usage(f"--rule '{wanted.rule}' is none", f"there are: {RULE}, {DEMO}")
-    if wanted.executor is not None:
-        if wanted.elsewhere:
-            raise Usage(f"--executor '{wanted.executor}' and --elsewhere are two ways to measure on another machine")
-        make_executor(wanted.executor)
     if deployment.served:
         raise Unsupported("an engine 'openai' has no system of ours in it: there is nothing for a round to change")
+    if wanted.executor is not None:
+        if wanted.elsewhere:
+            raise Usage(f"--executor '{wanted.executor}' and --elsewhere are two ways", "leave one out")
+        make_executor(wanted.executor).check()
     dirty = [] if store.work_tree is None else [path for path in uncommitted(store) if path.startswith(_TOPS)]
     if dirty and wanted.system in (None, "HEAD", "rev:HEAD"):
         raise Usage(

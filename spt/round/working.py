@@ -64,16 +64,15 @@ def work(journal: Journal, minutes: float | None, emit: Emit, say: Say) -> State
 
 @contextlib.contextmanager
 def _bench(store: Store, settings: Settings, budget: Budget, emit: Emit) -> Iterator[Bench]:
-    """Where the round's systems are judged: here, by an executor's hosts, or wherever a person carries the jobs."""
+    """The bench that a round asks: of this machine, of one that a person carries jobs to, or of an executor's hosts."""
     if settings.executor is None:
         yield (FarBench if settings.elsewhere else Bench)(store, settings, budget, emit)
         return
     executor = make_executor(settings.executor)
-    try:
+    executor.check()
+    with contextlib.closing(executor):
         executor.open()
         yield RemoteBench(store, settings, budget, emit, executor=executor)
-    finally:
-        executor.close()
 
 
 def is_at_work(store: Store, round_: str) -> bool:

@@ -34,11 +34,7 @@ _COUNT = click.IntRange(min=1, max=100_000)  # a journal keeps it, whose numbers
     "--agents", "at_once", type=_COUNT, metavar="N", help="Directions worked on side by side.  [default: the slots]"
 )
 @click.option("--elsewhere", is_flag=True, help="Another machine measures: `spt round pack` carries the jobs.")
-@click.option(
-    "--executor",
-    metavar="NAME[:WORDS]",
-    help="slurm[:KEY=VALUE,...] or ray[:ADDRESS] measures, on hosts with these files.",
-)
+@click.option("--executor", metavar="NAME[:WORDS]", help="Other hosts measure: slurm[:KEY=VALUE,...] or ray[:ADDRESS].")
 @click.option("--no-sandbox", is_flag=True, help="For trusted code alone: on main, in stock or in an entry.")
 @click.option("--json", "as_json", is_flag=True, help="Print how it ended as JSON on standard output.")
 def start(
@@ -74,6 +70,7 @@ def start(
       spt round start --max-minutes 600
       spt round start stock --agent memory:best-first-tree --devices cuda:0,cuda:1
       spt round start --agent claude --devices cuda:0 --devices cuda:1
+      spt round start --agent claude --agents 4 --executor slurm:partition=gpu,time=240
     """
     import math
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rounds whose jobs run through an executor: submitted once, gone on with when lost, judged here."""
+"""Rounds whose jobs run on other hosts: by submitit, here and on a pretended Slurm, and by a Ray of this machine."""
 
 import json
 import os
@@ -7,257 +7,398 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from spt.errors import Missing, Unsupported
+from spt.errors import Missing, Unsupported, Usage
+from spt.git.store import Store
+from spt.job import HarnessFailed
 from spt.round import remote
+from spt.round.bench import Bench
 from spt.round.budget import Budget, Stopped
-from spt.round.executors import make_executor
-from spt.round.remote import RemoteBench, _Job
+from spt.round.executors import make_executor, slurm
+from spt.round.journal import Journal
+from spt.round.remote import RemoteBench
+from spt.round.runs import Asked
+from spt.round.settings import Settings
 from tests.spt.judged import ROOT
 from tests.spt.round.test_kills import at_work
-from tests.spt.round.toys import CANARY, FROM, NOOP, START, make_round_deployment
-from tests.spt.toys import errors_well, git, snapshot, spt
+from tests.spt.round.toys import CANARY, FROM, START, copied, make_round_deployment
+from tests.spt.toys import errors_well, snapshot, spt
 
-LOCAL = "slurm:cluster=local"
-BEGIN = [*START, FROM, "--name", "far"]
+LOCAL, QUEUED, RAY = "slurm:cluster=local", "slurm:partition=gpu,time=30", "ray"
+BEGIN = [*START, FROM, "--name", "far", "--agent", "memory:canary"]
+QUICK, LONG = Asked(1, 3, 8), Asked(4, 3, 16)
+SLOW = {"step_ms": 2000.0}  # a step of what must still run when something happens to it
+
+# Programs that look like Slurm's: a job is a session of this machine, by the id of its first process.
+PROGRAMS = {
+    "sbatch": """for script; do :; done
+setsid sh -c 'export SLURM_JOB_ID=$$ SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 SLURM_PROCID=0 \
+SLURM_LOCALID=0; exec bash "$0"' "$script" >/dev/null 2>&1 &
+echo "Submitted batch job $!"
+""",
+    "srun": """while :; do case "$1" in --unbuffered) shift;; --output|--error) shift 2;; *) break;; esac; done
+exec "$@" >/dev/null 2>&1
+""",
+    "sacct": """echo 'JobID|State|NodeList'
+while [ $# -gt 0 ]; do
+    if [ "$1" = -j ]; then
+        if kill -0 "$2" 2>/dev/null; then echo "$2|RUNNING|here"; else echo "$2|NODE_FAIL|here"; fi
+    fi
+    shift
+done
+""",
+    "scancel": 'kill -TERM "-$1"\n',
+}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    """A round that has begun, and whose time was up before anything was measured."""
+    folder = make_round_deployment(tmp_path_factory.mktemp("executors"), [CANARY])
+    ran = spt(*BEGIN, "--executor", LOCAL, "--max-minutes", "1e-6", cwd=folder)
+    assert "the time is up" in ran.err, ran.err
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The executors by their words; those of Slurm find the pretended one."""
+    programs = tmp_path_factory.mktemp("slurm")
+    for name, text in PROGRAMS.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}")
+        (programs / name).chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        patch.setattr(slurm, "_FRESH_S", 0.3)
+        patch.setattr(remote, "_LAG_S", 1.0)
+        found = {word: make_executor(word) for word in (LOCAL, QUEUED, RAY)}
+        for executor in found.values():
+            executor.check()
+            executor.open()
+        yield found
+        for executor in found.values():
+            executor.close()
+
+
+@pytest.fixture(params=[LOCAL, QUEUED, RAY])
+def word(request):
+    return request.param
+
+
+@pytest.fixture
+def folder(pristine, tmp_path):
+    return copied(pristine, tmp_path / "deployment")
+
+
+def bench_of(folder, executor, word="fake", emit=lambda event: None):
+    """A bench of the round in a folder, as the controller makes one."""
+    store = Store.find(folder)
+    settings = replace(Settings.of(Journal.open(store, "far").settings()), executor=word)
+    return RemoteBench(store, settings, Budget(None, folder.parent / "stop"), emit, executor=executor)
+
+
+def start_of(bench, **options):
+    system = bench.settings.start
+    return replace(system, options={**system.options, **options})
+
+
+def begun(folder):
+    """How often a command was begun, by all jobs of the round."""
+    files = (folder / ".git/spt/rounds/far/jobs").glob("*/out/events.jsonl")
+    return sum(file.read_text().count('"begun"') for file in files)
+
+
+def is_gone(folder):
+    until_s = time.monotonic() + 20
+    while at_work(folder) and time.monotonic() < until_s:
+        time.sleep(0.1)
+    return at_work(folder) == []
+
+
+def batches(folder):
+    """The processes of `harness batch` on the round's jobs."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"batch" in words and str(folder / ".git/spt/rounds/far/jobs").encode() in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+# --- each executor ---
+
+
+def test_a_question_is_answered_on_another_host(word, made, folder):
+    """The answers are those of this machine; the time on the host is counted, and a second bench asks nothing."""
+    bench = bench_of(folder, made[word], word)
+    found = bench.answers(start_of(bench), QUICK)
+    here = Bench(bench.store, bench.settings, bench.budget).answers(start_of(bench), QUICK)
+    assert [each["ids"] for each in found] == [each["ids"] for each in here]
+    assert bench.budget.device_s > 0
+    assert bench_of(folder, made[word], word).answers(start_of(bench), QUICK) == found
+    assert begun(folder) == 1
+    assert is_gone(folder)
+
+
+def test_a_job_that_is_killed_is_submitted_again(word, made, folder):
+    """Whoever runs it on its host dies: nothing goes on there, and the next submission ends it."""
+    killed = []
+
+    def kill(event):
+        if event["event"] == "answer" and not killed:
+            [process] = batches(folder)
+            parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+            killed.append(parent)
+            os.kill(parent, signal.SIGKILL)
+
+    bench = bench_of(folder, made[word], word, kill)
+    assert len(bench.answers(start_of(bench, step_ms=100.0), LONG)) == LONG.count
+    assert (len(killed), begun(folder)) == (1, 2)
+    assert is_gone(folder)
+
+
+def test_who_stops_while_a_job_runs_leaves_no_process(word, made, folder):
+    """The wish to stop ends the job on its host, and what it measured is gone on from."""
+
+    def stop(event):
+        (folder.parent / "stop").touch()
+
+    bench = bench_of(folder, made[word], word, stop)
+    with pytest.raises(Stopped, match="told to stop"):
+        bench.answers(start_of(bench, **SLOW), LONG)
+    assert is_gone(folder)
+    assert not list((folder / ".git/spt/rounds/far/jobs").glob("*/executor.json"))
+
+
+def test_of_two_that_want_one_job_one_submits_it(word, made, folder):
+    """Directions side by side share what stock is asked: it is measured once, and both have it."""
+    bench, found = bench_of(folder, made[word], word), []
+    benches = [bench.apart(slot, f"d{slot}") for slot in (0, 1)]
+    threads = [
+        threading.Thread(target=lambda each=each: found.append(each.answers(start_of(each), QUICK))) for each in benches
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2 and found[0] == found[1]
+    assert begun(folder) == 1
+    assert sum(each.budget.device_s > 0 for each in benches) == 1
+
+
+def ask(folder, word):
+    """What a controller asks that is then killed."""
+    executor = make_executor(word)
+    executor.open()
+    bench = bench_of(folder, executor, word)
+    bench.answers(start_of(bench, step_ms=100.0), LONG)
+
+
+@pytest.mark.parametrize("word", [LOCAL, *(pytest.param(word, marks=pytest.mark.full) for word in (QUEUED, RAY))])
+def test_a_killed_controller_finds_its_job_again(word, made, folder):
+    """kill -9, then the same question: a job that still runs is waited for; one that died with its controller is
+    submitted again, and nothing runs twice at once."""
+    call = f"from tests.spt.round.test_executors import ask, Path; ask(Path({str(folder)!r}), {word!r})"
+    child = subprocess.Popen([sys.executable, "-c", call], cwd=ROOT)
+    until_s = time.monotonic() + 60
+    while not begun(folder) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    child.kill()
+    child.wait()
+    bench = bench_of(folder, made[word], word)
+    assert len(bench.answers(start_of(bench, step_ms=100.0), LONG)) == LONG.count
+    if word != RAY:
+        assert begun(folder) == 1
+    assert is_gone(folder)
+
+
+# --- what a bench does, with a pretended executor ---
 
 
 class Fake:
-    """An executor whose jobs do what a test says: `run` gets the job's folder in a thread of its own."""
+    """An executor whose jobs do what a script says: each is called with the job's folder, and returns its state."""
 
-    def __init__(self, run=lambda folder: None):
-        self.run, self.submitted, self.cancelled, self.alive = run, [], [], {}
+    minutes = None
 
-    def open(self):
-        pass
+    def __init__(self, *scripts):
+        self.scripts, self.works, self.cancelled = iter(scripts), [], 0
 
-    def submit(self, command, folder, devices):
-        handle = f"job {len(self.submitted)}"
-        self.submitted.append((command, folder, devices))
-        self.alive[handle] = threading.Thread(target=self.run, args=[folder.parent])
-        self.alive[handle].start()
-        return handle
+    def submit(self, work):
+        self.works.append(work)
+        return FakeHandle(self, next(self.scripts)(work.folder.parent))
 
-    def is_alive(self, handle):
-        return handle in self.alive and self.alive[handle].is_alive()
-
-    def cancel(self, handle):
-        self.cancelled.append(handle)
+    def attach(self, number, folder):
+        return FakeHandle(self, next(self.scripts)(folder.parent))
 
     def close(self):
         pass
 
 
-def end(folder):
+class FakeHandle:
+    id = "17"
+
+    def __init__(self, executor, state):
+        self.executor, self._state = executor, state
+
+    def state(self):
+        return self._state
+
+    def cancel(self):
+        self.executor.cancelled, self._state = self.executor.cancelled + 1, "ended"
+
+
+def end(folder, status=0, error=None):
     (folder / "out").mkdir(exist_ok=True)
-    (folder / "out/ended.json").write_text(json.dumps({"v": 1, "kind": "ended", "status": 0, "error": None}))
+    (folder / "out/answers.jsonl").touch()
+    ended = {"v": 1, "kind": "ended", "status": status, "error": error}
+    (folder / "out/ended.json").write_text(json.dumps(ended))
+    return "ended"
 
 
-def bench_on(tmp_path, executor, monkeypatch, said=None):
-    """A remote bench over a room with the jobs `one` and `two`, of which `two` reads what `one` measured."""
-    jobs = tmp_path / "jobs"
-    for name in ("one", "two"):
-        (jobs / name / "out").mkdir(parents=True)
-    words = {"one": [], "two": ["--reference", "@one/out/samples.jsonl"]}
-    rows = [{"name": name, "command": "force", "words": words[name]} for name in words]
-    (jobs / "batch.json").write_text(json.dumps({"v": 1, "kind": "batch", "jobs": rows}))
-    monkeypatch.setattr(RemoteBench, "jobs", jobs)
-    monkeypatch.setattr(RemoteBench, "deployment", SimpleNamespace(interpreter=lambda: "python", device="cpu"))
-    monkeypatch.setattr(remote, "_POLL_S", 0.01)
-    monkeypatch.setattr(remote, "_SLOW_S", 0.02)
-    monkeypatch.setattr(remote, "_GRACE_S", 0.0)
-    settings = SimpleNamespace(slots=(("cpu",),), round="r", at_once=1)
-    emit = ([] if said is None else said).append
-    return RemoteBench(None, settings, Budget(None, tmp_path / "stop"), emit, executor=executor)
+def lose(folder):
+    return "lost"
 
 
-# --- what becomes of a job, on a fake executor ---
+def get_further(folder):
+    (folder / "out").mkdir(exist_ok=True)
+    with (folder / "out/samples.jsonl").open("a") as file:
+        file.write("{}\n")
+    return "lost"
 
 
-def test_a_job_runs_once_after_what_it_reads(tmp_path, monkeypatch):
-    """The job whose samples another reads ends first; asked again, nothing is submitted; device time is counted."""
+def test_a_job_that_gets_lost_is_no_fault_of_its_candidate(folder):
+    """It is submitted three times, and is then an error of the machine, which no gate takes for a decline."""
+    executor = Fake(*[lose] * 9)
+    bench = bench_of(folder, executor)
+    with pytest.raises(Unsupported, match="was lost 3 times on other hosts: its host said nothing") as caught:
+        bench.answers(start_of(bench), QUICK)
+    assert not isinstance(caught.value, HarnessFailed)
+    assert len(executor.works) == 3
+
+
+def test_a_job_that_gets_further_each_time_is_never_given_up(folder):
+    """Preempted ten times, or longer than its host allows: what was measured counts, and it ends."""
+    executor = Fake(*[get_further] * 10, lose, lose, end)
+    bench = bench_of(folder, executor)
+    assert bench.answers(start_of(bench), QUICK) == []
+    assert len(executor.works) == 13
+
+
+@pytest.mark.parametrize(("held", "submitted"), [("fake", 0), ("slurm", 1)])
+def test_a_job_that_another_process_submitted_is_attached_to(folder, held, submitted):
+    """The id in its folder is enough; what another executor was given is not looked for."""
+    with pytest.raises(Unsupported):
+        bench = bench_of(folder, Fake(*[lose] * 3))
+        bench.answers(start_of(bench), QUICK)
+    [job] = (folder / ".git/spt/rounds/far/jobs").glob("run-*")
+    (job / "executor.json").write_text(json.dumps({"executor": held, "id": "17"}))
     executor = Fake(end)
-    bench = bench_on(tmp_path, executor, monkeypatch)
-    for _ in range(2):
-        bench._check("two")
-    assert [folder.parent.name for _, folder, _ in executor.submitted] == ["one", "two"]
-    command, _, devices = executor.submitted[0]
-    assert (command[-2:], devices) == (["--only", "one"], 0)
-    assert bench.budget.device_s > 0
+    assert bench_of(folder, executor).answers(start_of(bench), QUICK) == []
+    assert len(executor.works) == submitted
+    assert not (job / "executor.json").exists()
 
 
-def test_two_slots_that_want_one_job_submit_it_once(tmp_path, monkeypatch):
-    """Both get their answer when it has ended."""
-
-    def run(folder):
-        time.sleep(0.1)
-        end(folder)
-
-    executor, done = Fake(run), []
-    bench = bench_on(tmp_path, executor, monkeypatch)
-    threads = [threading.Thread(target=lambda: done.append(bench._check("one"))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(done), len(executor.submitted)) == (4, 1)
+def test_a_job_that_fails_declines_by_its_own_words(folder):
+    """What the harness says of a candidate on its host is what a bench here says of it."""
+    bench = bench_of(folder, Fake(lambda folder: end(folder, 4, "the engine is gone")))
+    with pytest.raises(HarnessFailed, match="the engine is gone") as caught:
+        bench.answers(start_of(bench), QUICK)
+    assert caught.value.exit_code == 4
 
 
-def test_what_the_harness_says_is_passed_on(tmp_path, monkeypatch):
-    """Each whole line of the job's events is emitted once, in order, also the last ones before its end."""
-    said = []
-
-    def run(folder):
-        with (folder / "out/events.jsonl").open("a") as file:
-            for number in range(5):
-                text = json.dumps({"event": "unit", "number": number}) + "\n"
-                for part in (text[:7], text[7:]):
-                    file.write(part)
-                    file.flush()
-                    time.sleep(0.01)
-        end(folder)
-
-    bench_on(tmp_path, Fake(run), monkeypatch, said)._check("one")
-    assert [event["number"] for event in said] == list(range(5))
-
-
-def test_a_lost_job_is_submitted_again_and_not_for_ever(tmp_path, monkeypatch):
-    """A job that ends without a word and without having measured is an error of the machine, after some more tries."""
-    executor = Fake()
-    bench = bench_on(tmp_path, executor, monkeypatch)
-    with pytest.raises(Unsupported, match="the job 'one' ended 4 times without a word"):
-        bench._check("one")
-    assert len(executor.submitted) == 4
-    executor.run = end
-    bench._check("one")  # asked again later, it is tried anew
-
-
-def test_a_job_that_goes_on_may_be_lost_often(tmp_path, monkeypatch):
-    """What measured something before it was ended, by its time limit perhaps, is not counted as lost."""
-    left = [9]
-
-    def run(folder):
-        left[0] -= 1
-        with (folder / "out/samples.jsonl").open("a") as file:
-            file.write("{}\n")
-        if not left[0]:
-            end(folder)
-
-    executor = Fake(run)
-    bench_on(tmp_path, executor, monkeypatch)._check("one")
-    assert len(executor.submitted) == 9
-
-
-def test_a_job_of_a_killed_controller_is_waited_for(tmp_path, monkeypatch):
-    """Whoever resumes finds the handle in the job's folder, and submits nothing while that is alive."""
-    go = threading.Event()
-    executor = Fake(lambda folder: (go.wait(10), end(folder)))
-    bench = bench_on(tmp_path, executor, monkeypatch)
-    _Job(bench.jobs / "one", executor).keep_alive(["x"], 0)
-    threading.Timer(0.1, go.set).start()
-    bench._check("one")
-    assert len(executor.submitted) == 1
-
-
-def test_a_round_that_stops_cancels_its_job(tmp_path, monkeypatch):
-    """The wish to stop is seen while a job runs, and the job is ended: it would hold a device for nobody."""
-    go = threading.Event()
-    executor = Fake(lambda folder: go.wait(10))
-    bench = bench_on(tmp_path, executor, monkeypatch)
-    threading.Timer(0.1, (tmp_path / "stop").touch).start()
-    with pytest.raises(Stopped, match="told to stop"):
-        bench._check("one")
-    go.set()
-    assert executor.cancelled == ["job 0"]
+def test_a_host_numbers_its_gpus_from_0(folder):
+    """Slots on other hosts name how many GPUs a job needs, not which."""
+    executor = Fake(end)
+    bench = bench_of(folder, executor)
+    bench = replace(bench, settings=replace(bench.settings, slots=(("cuda:4", "cuda:7"),)))
+    assert (bench.devices, bench.device) == (("cuda:0", "cuda:1"), "cuda:0")
+    bench.answers(start_of(bench), QUICK)
+    [work] = executor.works
+    assert work.devices == 1  # a run needs one
 
 
 # --- words ---
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "said"),
     [
-        (["--executor", "cloud"], 2, "no executor is called 'cloud'"),
-        (["--executor", "slurm:partition"], 2, "'partition' is no word of this executor"),
-        (["--executor", "slurm:color=red,cluster=local"], 2, "'color=red' is no word of this executor"),
-        (["--executor", "slurm:cluster=moon"], 2, "'cluster=moon' is none"),
-        (["--executor", "slurm:cluster=local,time=0"], 2, "'time=0' is no number of minutes"),
-        (["--executor", "slurm:cluster=local,time=-5"], 2, "'time=-5' is no number of minutes"),
-        (["--executor", LOCAL, "--elsewhere"], 2, "are two ways to measure on another machine"),
-        (["--executor", "slurm"], 5, "this host has no Slurm"),
+        ("pbs", "there is no executor 'pbs'"),
+        ("slurm:queue=long", "'queue=long' is nothing that can be asked of Slurm"),
+        ("slurm:partition", "'partition' is nothing"),
+        ("slurm:cluster=moon", "'cluster=moon' is nothing"),
+        ("slurm:time=soon", "'time=soon' is no number"),
+        ("slurm:time=0", "'time=0' is no number"),
     ],
 )
-def test_a_wrong_executor_is_named(repository, monkeypatch, words, code, said):
-    """In one line, before anything is written."""
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
-    before = snapshot(repository)
-    assert errors_well(spt(*START, *words, cwd=repository), code, said)
-    assert snapshot(repository) == before
+def test_words_that_name_no_executor_are_refused(words, said):
+    """In the user's own words."""
+    with pytest.raises(Usage) as caught:
+        make_executor(words)
+    assert said in caught.value.message
 
 
-@pytest.mark.parametrize(("word", "package"), [(LOCAL, "submitit"), ("ray", "ray")])
-def test_a_missing_package_is_named(monkeypatch, word, package):
-    """With the words that install it."""
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(Missing) as caught:
-        make_executor(word)
-    assert f"specpilot[{word.partition(':')[0]}]" in caught.value.hint
+@pytest.mark.parametrize(("name", "word"), [("submitit", LOCAL), ("ray", RAY)])
+def test_a_package_that_is_missing_is_said_before_anything_is_written(name, word, folder, monkeypatch):
+    """In one line, with the extra that brings it."""
+    monkeypatch.setitem(sys.modules, name, None)
+    before = snapshot(folder)
+    ran = spt(*START, FROM, "--name", "other", "--executor", word, cwd=folder)
+    extra = word.partition(":")[0]
+    assert errors_well(ran, Missing.exit_code, f"the package {name} is not installed", f"specpilot[{extra}]"), ran.err
+    assert snapshot(folder) == before
 
 
-# --- real ones ---
+def test_an_executor_and_a_person_do_not_both_carry(folder):
+    """Two ways to other machines are refused, and nothing is written."""
+    before = snapshot(folder)
+    ran = spt(*START, FROM, "--name", "other", "--executor", LOCAL, "--elsewhere", cwd=folder)
+    assert errors_well(ran, 2, "--executor", "--elsewhere"), ran.err
+    assert snapshot(folder) == before
 
 
-@pytest.mark.parametrize("word", [LOCAL, "ray"])
-def test_a_round_through_an_executor_ends_as_any_other(tmp_path, word):
-    """Two slots: what is faster is promoted, judged here from samples that were taken there; no process is left."""
-    folder = make_round_deployment(tmp_path, [CANARY, NOOP])
-    words = ["--agent", "memory:canary,noop", "--agents", "2", "--executor", word, "--json"]
-    command = [sys.executable, "-m", "spt", *BEGIN, *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    outcomes = {each["id"]: each["outcome"] for each in found["directions"]}
-    assert outcomes == {"memory-canary": "promoted", "memory-noop": "declined"}
-    assert found["best"]["options"] == {"step_ms": 2.0, "tau": 16}
-    assert "memory-canary: confirm: 4 of 4" in ran.stderr  # progress of another host is shown
-    jobs = folder / ".git/spt/rounds/far/jobs"
-    assert all((job / "submitted.json").is_file() for job in jobs.iterdir() if job.is_dir())
-    assert git(folder, "log", "--reverse", "--format=%s", "system/toy/1").splitlines()[1] == "canary: do it"
-    check_gone(folder)
-
-
-def check_gone(folder):
-    until_s = time.monotonic() + 20
-    while at_work(folder) and time.monotonic() < until_s:
-        time.sleep(0.1)
-    assert at_work(folder) == []
+# --- whole rounds ---
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("word", [LOCAL, "ray"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_controller_that_ends_is_gone_on_from(tmp_path, word, number):
-    """Killed or interrupted in the middle of a campaign, a round goes on: nothing is judged twice, nothing is left."""
+def test_a_round_ends_on_other_hosts_as_it_does_here(word, made, tmp_path):
+    """From its start to a system that passed its final."""
     folder = make_round_deployment(tmp_path, [CANARY])
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = ["--agent", "memory:canary", "--executor", word, "--json"]
-    command = [sys.executable, "-m", "spt", *BEGIN, *words]
-    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as child:
-        for line in child.stderr:
-            if line.startswith("calibrate: 2 of 4"):
-                break
-        child.send_signal(number)
-        said = child.stderr.read()
-    assert "Traceback" not in said
-    if number == signal.SIGINT:
-        check_gone(folder)
-    command = [sys.executable, "-m", "spt", "round", "resume", "far", "--json"]
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert [each["outcome"] for each in json.loads(ran.stdout)["directions"]] == ["promoted"]
-    check_gone(folder)
+    ran = spt(*BEGIN, "--executor", word, "--json", cwd=folder)
+    assert ran.code == 0, ran.err
+    assert (ran.json["outcome"], ran.json["final"]["verdict"]) == ("promoted", "smoke")
+    assert {each["id"]: each["outcome"] for each in ran.json["directions"]} == {"memory-canary": "promoted"}
+    assert is_gone(folder)
+
+
+@pytest.mark.full
+def test_a_round_whose_controller_is_killed_goes_on(word, made, tmp_path):
+    """kill -9 while jobs run, more than once: `resume` ends it as one that nobody disturbed."""
+    folder = make_round_deployment(tmp_path, [CANARY])
+    words = [*BEGIN, "--executor", word]
+    for number in (1, 3, 6):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "spt", *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until_s = time.monotonic() + 120
+        while begun(folder) < number and time.monotonic() < until_s and child.poll() is None:
+            time.sleep(0.05)
+        child.kill()
+        child.wait()
+        words = ["round", "resume", "far"]
+    ran = spt("round", "resume", "far", "--json", cwd=folder)
+    assert ran.code == 0, ran.err
+    assert (ran.json["outcome"], ran.json["final"]["verdict"]) == ("promoted", "smoke")
+    assert {each["id"]: each["outcome"] for each in ran.json["directions"]} == {"memory-canary": "promoted"}
+    assert is_gone(folder)

@@ -196,7 +196,7 @@ def test_a_stacked_system_is_a_series_of_its_entries(stacked):
     assert log[3].startswith("system/toy/1: smoke")
     assert sorted(each["name"] for each in ran.json["entries"]) == ["light", "long"]
     assert ran.json["residual"] == []
-    [beside] = git(folder, "for-each-ref", "--format=%(refname)", "refs/spt/beside/two").splitlines()
+    beside, *_ = git(folder, "for-each-ref", "--format=%(refname)", "refs/spt/beside/two").splitlines()
     assert "options:" in git(folder, "show", f"{beside}:.spt/system.yaml")
     git(folder, "fsck", "--strict")
     for words in (["status", "two"], ["review", "two"], ["list"]):
@@ -263,3 +263,182 @@ def test_an_interrupt_ends_all_slots(tmp_path):
         "memory-canary": "promoted",
         "memory-noop": "declined",
     }
+
+
+# --- what is stacked, and on what ---
+
+TREE = "a" * 40
+
+
+def promoted_state(*rows):
+    """The state after promotions (name, its base's name or None for the start, gain, beside)."""
+    from spt.round.journal import Event
+    from spt.round.state import fold
+
+    systems = {None: {"tree": TREE, "options": {}}}
+    systems |= {name: {"tree": TREE, "options": {name: 1}} for name, *_ in rows}
+    told = [("measure", "begun", None, {"start": systems[None]})]
+    for name, base, gain, beside in rows:
+        placed = {
+            "agent": "hand", "title": name, "hypothesis": "H", "predicted_gain": None, "interval": None, "evidence": [],
+            "base": systems[base], "base_commit": "b" * 40, "slot": 0,
+        }  # fmt: skip
+        end = {"system": systems[name], "commit": "c" * 40, "gain": gain, "beside": beside}
+        told += [("explore", "direction", name, placed), ("explore", "promoted", name, end)]
+    events = [
+        Event("r", number, phase, event, direction, data, "2026-12-01T00:00:00+00:00")
+        for number, (phase, event, direction, data) in enumerate(told)
+    ]
+    return fold(events, "b" * 40)
+
+
+def names(courses):
+    return [course.direction.id for course in courses]
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ([("a", None, 1.1, False), ("b", None, 1.05, True)], ["a"]),
+        ([("a", None, 1.1, False), ("b", None, 1.3, True)], ["b"]),
+        ([("a", None, 1.1, False), ("b", None, 1.2, True), ("c", "a", 1.12, False)], ["a", "c"]),
+        ([("a", None, 1.1, False), ("b", None, 1.3, True), ("c", "a", 1.12, False)], ["b"]),
+        ([("a", None, 1.1, False), ("b", "a", 1.2, False), ("c", "a", 1.3, True)], ["a", "c"]),
+    ],
+)
+def test_the_line_is_the_one_that_gained_most_over_the_start(rows, line):
+    """Gains multiply along what each was promoted on, and not across what was promoted side by side."""
+    from spt.round.stacking import best_line
+
+    assert names(best_line(promoted_state(*rows))) == line
+
+
+def test_what_was_promoted_on_another_is_stacked_after_it():
+    """However much it gained: without the other its patch has nothing to stand on."""
+    from dataclasses import replace
+
+    from spt.round.stacking import to_stack
+
+    state = promoted_state(
+        ("a", None, 1.05, False), ("d", "a", 1.2, False), ("b", None, 1.3, True), ("e", None, 1.01, True)
+    )
+    state = replace(state, line=["b"], aside=["a", "d", "e"])
+    assert to_stack(state, "integrate").stacks == "a"
+    assert to_stack(replace(state, aside=["d", "e"]), "integrate").stacks == "d"
+    assert to_stack(replace(state, aside=["e"]), "integrate").stacks == "e"
+    assert to_stack(replace(state, aside=[]), "integrate") is None
+
+
+def test_a_stacked_direction_has_an_id_of_its_own():
+    """Whatever directions there are, and however long their names."""
+    from spt.round.stacking import to_stack
+
+    long = "x" * 64
+    taken = f"{'x' * 56}-stacked"
+    state = promoted_state(("a", None, 1.1, False), (long, None, 1.05, True), (taken, None, 1.02, True))
+    found = to_stack(state, "integrate")
+    assert (found.stacks, len(found.id), found.id in state.courses) == (long, 64, False)
+    state = promoted_state(("a", None, 1.1, False), ("b", None, 1.05, True))
+    assert to_stack(state, "integrate").id == "b-stacked"
+
+
+def test_options_of_what_is_not_there_do_not_compose(repository):
+    """A search that set an option of an entry is declined on a system without that entry."""
+    from types import SimpleNamespace
+
+    from spt.errors import Conflict
+    from spt.memory import Memory
+    from spt.round.direction import SystemOf
+    from spt.round.stacking import stacked
+
+    memory = Memory.open(repository)
+    commit = git(repository, "rev-parse", "refs/spt/stock/current")
+    base = SystemOf(memory.stock)
+    end = {"commit": commit, "system": {"tree": memory.stock, "options": {"of_another": 8}}}
+    course = SimpleNamespace(direction=SimpleNamespace(id="d", base=base, base_commit=commit), end=end)
+    with pytest.raises(Conflict, match="'of_another', which is declared by what is not in this system"):
+        stacked(memory, course, base, commit)
+
+
+# --- what threads share ---
+
+
+def together(count, work):
+    """Calls `work` in several threads at once; the errors that they met."""
+    errors, start = [], threading.Barrier(count)
+
+    def run(number):
+        start.wait()
+        try:
+            work(number)
+        except Exception as error:  # noqa: BLE001 - it is told by the test
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_threads_share_the_digests_of_models(tmp_path):
+    """Each finds them right, and the cache is whole whenever it is read."""
+    from spt.deployment import content_digest
+
+    models = [tmp_path / f"m{number}.gguf" for number in range(4)]
+    for model in models:
+        model.write_bytes(model.name.encode())
+    right = [content_digest(model) for model in models]
+
+    def work(number):
+        for turn in range(40):
+            models[number].touch()
+            os.utime(models[number], ns=(turn, turn))
+            assert content_digest(models[number], tmp_path / "models.json") == right[number]
+            json.loads((tmp_path / "models.json").read_text())
+
+    assert together(4, work) == []
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_threads_share_the_repository(repository):
+    """Handles are opened, objects written and locks taken side by side, and nothing is removed under one."""
+    from spt.git.objects import FILE, State
+    from spt.git.store import Store
+    from spt.git.tree import splice
+
+    def work(number):
+        for turn in range(12):
+            store = Store.find(repository)
+            blob = store.objects.add_blob(f"{number} {turn}\n".encode())
+            tree = splice(store.objects, None, {"x.txt": State(FILE, blob)})
+            if number % 2:
+                with store.locked():
+                    pass
+            with store.written([tree]):
+                pass
+            assert tree in Store.find(repository).objects
+
+    assert together(4, work) == []
+    assert list((repository / ".git/objects/pack").glob("*.keep")) == []
+
+
+def test_threads_put_jobs_into_one_batch(tmp_path, monkeypatch):
+    """Every job of every slot stands in it once, and it is whole whenever it is read."""
+    from types import SimpleNamespace
+
+    from spt.round.far import FarBench
+
+    monkeypatch.setattr(FarBench, "jobs", tmp_path)
+    settings = SimpleNamespace(slots=(), at_once=4)
+    bench = FarBench(None, settings, Budget(None, tmp_path / "stop"))
+
+    def work(number):
+        for turn in range(20):
+            bench._add(f"run-{number}-{turn % 10}", "run", [])
+            json.loads((tmp_path / "batch.json").read_text())
+
+    assert together(4, work) == []
+    jobs = [job["name"] for job in json.loads((tmp_path / "batch.json").read_text())["jobs"]]
+    assert sorted(jobs) == sorted(f"run-{number}-{turn}" for number in range(4) for turn in range(10))
