@@ -162,6 +162,7 @@ class Engine:
         self.open.clear()
         self.due_s = time.perf_counter()
         self.wait(values["load_ms"])
+        self.due_s = 0.0  # the first request has a schedule of its own
 
     def on_load(self, line: dict) -> None:
         begin = time.monotonic()

@@ -15,6 +15,7 @@ import pytest
 from harness.errors import Crashed, HarnessError, Missing, Refused, Unsupported, Usage, Violation
 from harness.measure import measure
 from harness.tree import tree_id
+from spt.deployment import content_digest
 from spt.lattice import read_lattice
 from tests.harness.schemas import validator
 
@@ -116,7 +117,8 @@ def test_a_folder_that_walks_can_read(make_job, tmp_path):
     assert summary["counts"]["tau_all"] == pytest.approx(22 / 8)
     assert {family: counts["answers"] for family, counts in summary["families"].items()} == {"lists": 2, "none": 1}
     assert summary["lattice"]["positions"] == 25
-    assert summary["target"] == {"digest": "a" * 64, "widen": 1, "jitter": 0}
+    model = Path(summary["deployment"]["target"]["path"])
+    assert summary["target"] == {"digest": content_digest(model), "widen": 1, "jitter": 0}
     told = [(event["event"], event.get("answers")) for event in events if event["event"] in ("measured", "ranked")]
     assert told == [("measured", 1), ("measured", 2), ("measured", 3), ("ranked", 1), ("ranked", 2), ("ranked", 3)]
     assert [event["arm"] for event in events if event["event"] == "ready"] == ["a", "stock"]

@@ -171,7 +171,7 @@ def test_the_sealed_final_is_a_whole_one_and_accepts(judged):
     whole = next(each["end"] for each in ran.json["directions"] if each["id"] == "whole")
     against = ran.json["final"]["against_stock"]
     assert against["low"] < against["gain"] < against["high"]
-    assert against["gain"] == pytest.approx(whole["gain"], rel=0.05)  # sealed requests, other lengths
+    assert against["gain"] == pytest.approx(whole["gain"], rel=0.15)  # other requests, and no noise is too much
     assert ran.json["final"]["against_ar"]["gain"] > against["gain"]
 
 

@@ -73,7 +73,7 @@ CANARY = ("canary", {"tau": "16"}, {})
 NOOP = ("noop", {"seed": "5"}, {})
 WRONG = ("wrong", {"tau": "4", "mismatch": "0.5"}, {})
 # What exact mode and a few answers do not show: it is wrong late in an answer, and by the fresh tokens of a campaign.
-BOLD = ("bold", {"tau": "16", "mismatch": "0.1", "mismatch_after": "64"}, {})
+BOLD = ("bold", {"tau": "16", "mismatch": "0.05", "mismatch_after": "64"}, {})
 DRUM = ("drum", {"step_ms": "1.4"}, {})
 # As quick as it promises for as many requests as a quick measurement has, which are the warm-up of a timing.
 BRIEF = ("brief", {"tau": "16", "tired_after": "8"}, {})
