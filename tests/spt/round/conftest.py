@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.spt.round import enclosed
-from tests.spt.round.toys import CANARY, FROM, NOOP, START, UNCHECKED, WRONG, copied, make_round_deployment
+from tests.spt.round.toys import CANARY, NOOP, SLOWER, START, UNCHECKED, WRONG, copied, make_round_deployment
 from tests.spt.toys import spt
 
 # What agents do in a sandbox can only be seen where there is one, and the SDK's part only where it is installed.
@@ -34,7 +34,7 @@ def repository(pristine_round, tmp_path):
 def ended(pristine_round, tmp_path_factory):
     """A repository whose round `one`, by sweep and memory, has ended; nobody writes to it.  (folder, what it said)"""
     folder = copied(pristine_round, tmp_path_factory.mktemp("ended") / "deployment")
-    agents = ("--agent", "sweep:tau", "--agent", "memory", "--tries", "3")
-    ran = spt(*START, FROM, "--name", "one", *agents, "--json", cwd=folder)
+    agents = ("--agent", "sweep:tau,step_ms", "--agent", "memory", "--tries", "3")
+    ran = spt(*START, SLOWER, "--name", "one", *agents, "--json", cwd=folder)
     assert ran.out, ran.err
     return folder, ran

@@ -208,8 +208,8 @@ def test_a_stacked_system_is_a_series_of_its_entries(stacked):
 def test_of_two_that_do_not_compose_the_better_is_kept(tmp_path):
     """Whichever was promoted first, the best is what gained most, and the other is declined with the reason."""
     both = {"more": {"kernels/both.py": "# {0}\n"}}
-    slight = ("slight", {"step_ms": "4.0"}, both)
-    folder = make_round_deployment(tmp_path, [("long", {"tau": "4"}, both), slight])
+    slight = ("slight", {"step_ms": "2.0"}, both)
+    folder = make_round_deployment(tmp_path, [("long", {"tau": "16"}, both), slight])
     words = ["--agents", "2", "--agent", "memory:long,slight", "--name", "odd", "--json"]
     ran = spt(*START, SLOWER, *words, cwd=folder)
     assert ran.code == 0, ran.err
@@ -220,7 +220,7 @@ def test_of_two_that_do_not_compose_the_better_is_kept(tmp_path):
         "agent",
     )
     assert "does not compose" in found["memory-slight-stacked"]["end"]["reason"]
-    assert ran.json["best"]["options"] == {"step_ms": 6.0, "tau": 4}
+    assert ran.json["best"]["options"] == {"step_ms": 6.0, "tau": 16}
     assert [each["name"] for each in ran.json["entries"]] == ["long", "slight"]
     moved = [each["data"]["line"] for each in named(events(folder, "odd"), "best")]
     assert moved in ([], [["memory-long"]])
