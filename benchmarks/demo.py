@@ -3,8 +3,8 @@
     python -m benchmarks.demo
 
 Makes a deployment repository in a temporary folder, verifies all entries against the systems they came from, and runs a
-round on SmolLM2-135M with the agents `sweep` and `memory`: measurement and ceiling, the gates, a sealed final, the
-branch of the system and a deployment.yaml that runs it.  A CPU's timing noise is too large for the judge's own rule, so
+round on SmolLM2-135M, which starts from plain decoding, with the agents `sweep` and `memory`: measurement and ceiling,
+the gates, a sealed final, the branch of the system and a deployment.yaml that runs it.  A CPU's timing noise is too large for the judge's own rule, so
 that it promotes by the rule `demo`: raw ratios with the noise beside them, and a final that says `smoke`.
 """
 
@@ -27,8 +27,9 @@ target: {{path: {EXAMPLE_TARGET}}}
 dtype: float32
 context: 1024
 """
+PLAIN = "draft: none\n"  # what is served before anybody thought of a drafter
 ROUND = "smol-1"
-START = ["round", "start", "stock", "--name", ROUND, "--rule", "demo"]
+START = ["round", "start", "stock@plain.yaml", "--name", ROUND, "--rule", "demo"]
 AGENTS = ["--agent", "sweep:chain_positions", "--agent", "memory:best-first-tree", "--tries", "1"]
 
 
@@ -40,8 +41,9 @@ def main() -> int:
     run(console, ["init", str(repository)], root)
     run(console, ["entry", "verify", "--all"], repository)
     (repository / "deployment.yaml").write_text(DEPLOYMENT)
+    (repository / "plain.yaml").write_text(PLAIN)
     with (repository / ".git" / "info" / "exclude").open("a") as file:
-        file.write("/deployment.yaml\n")
+        file.write("/deployment.yaml\n/plain.yaml\n")
     ended = run(console, [*START, *AGENTS], repository, check=False)
     status = subprocess.run(
         [sys.executable, "-m", "spt", "round", "status", ROUND, "--json"],
