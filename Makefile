@@ -41,7 +41,7 @@ $(VENV)/test-ready: $(VENV)/demo-ready
 demo: $(VENV)/demo-ready ## a whole round on the CPU, from stock to a system that passed the gates
 	$(BIN)/python -m benchmarks.demo
 
-test: $(VENV)/test-ready lint ## what CI runs: lint, types, tests (about seven minutes on two cores)
+test: $(VENV)/test-ready lint ## what CI runs: lint, types, tests (about sixteen minutes on two cores)
 	$(PYTEST) -m 'not full and not device'
 
 # torchvision and its kin are built for CUDA's torch, and keep the server from starting beside the CPU's.

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.spt.judged import ROOT
 from tests.spt.round.test_kills import at_work
 from tests.spt.round.toys import FROM, SLOW, SLOWER, START, make_round_deployment
@@ -83,6 +85,7 @@ subprocess.run(["git", "commit", "-qam", "do it", "-m", "Spt-Option: " + option]
 """
 
 
+@pytest.mark.full
 def test_patches_that_were_written_side_by_side_are_merged(tmp_path):
     """Both start from stock; the later one is replayed on the other line by line, with its own author and trailers, and
     each becomes an entry."""

@@ -205,6 +205,7 @@ def test_a_stacked_system_is_a_series_of_its_entries(stacked):
     assert reported.code == 0, reported.err
 
 
+@pytest.mark.full
 def test_of_two_that_do_not_compose_the_better_is_kept(tmp_path):
     """Whichever was promoted first, the best is what gained most, and the other is declined with the reason."""
     both = {"more": {"kernels/both.py": "# {0}\n"}}
