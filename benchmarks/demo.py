@@ -3,9 +3,10 @@
     python -m benchmarks.demo
 
 Makes a deployment repository in a temporary folder, verifies all entries against the systems they came from, and runs a
-round on SmolLM2-135M, which starts from plain decoding, with the agents `sweep` and `memory`: measurement and ceiling,
-the gates, a sealed final, the branch of the system and a deployment.yaml that runs it.  A CPU's timing noise is too large for the judge's own rule, so
-that it promotes by the rule `demo`: raw ratios with the noise beside them, and a final that says `smoke`.
+round on SmolLM2-135M, which starts from plain decoding, with the agents `memory` and `sweep`: measurement and ceiling,
+the gates, a sealed final, the branch of the system and a deployment.yaml that runs it.  A CPU's timing noise is too
+large for the judge's own rule, so that it promotes by the rule `demo`: raw ratios with the noise beside them, and a
+final that says `smoke`.
 """
 
 import json
