@@ -5,6 +5,7 @@ anew either: a look counts whatever came of it.
 """
 
 import json
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +41,6 @@ __all__ = [
     "FORCE",
     "TIME",
     "Limits",
-    "calibrate",
     "calibration_requests",
     "force_quickly",
     "force_requests",
@@ -54,6 +54,7 @@ __all__ = [
 
 TIME = Kind("time", "screen")
 FORCE = Kind("force", "force", "-force")
+_CALIBRATING = threading.Lock()
 CALIBRATE = Kind("calibrate", "calibrate", room="calibrations")
 COMMANDS = tuple(kind.command for kind in (TIME, FORCE, CALIBRATE))
 
@@ -115,7 +116,7 @@ def force_system(plan: Plan, file: Path | None, limits: Limits, emit: Emit) -> d
     key = key_of(plan, FORCE, timed)
     if (old := _old(plan, FORCE, "forcing", key)) is not None:
         return old
-    reference = calibrate(plan, limits, emit)
+    reference = _calibrated(plan, limits, emit)
     folder = open_folder(plan, FORCE, key, force_requests(plan, file))
     words = ["--reference", str(reference), *limits.words()]
     if timed is not None:
@@ -131,7 +132,7 @@ def force_quickly(plan: Plan, requests: Path, room: Path, limits: Limits, emit: 
     """
     refuse_forcing(plan.deployment, plan.arms["a"], sandbox=limits.sandbox)
     key = key_of(plan, FORCE)
-    reference, folder = calibrate(plan, limits, emit), room / key[:12]
+    reference, folder = _calibrated(plan, limits, emit), room / key[:12]
     appear(folder, lambda part: make_folder(plan, FORCE, part, Requests(requests, "development", 0)))
     old = read_json((folder / "job.json").read_bytes(), str(folder / "job.json"))
     write_job(folder, plan.job(FORCE, old["seed"], old["units"], old["arms"]))  # on the device of now
@@ -252,8 +253,16 @@ def _end(plan: Plan, what: str, key: str, folder: Path, reference: Path | None =
     return verdict
 
 
-def calibrate(plan: Plan, limits: Limits, emit: Emit) -> Path:
-    """The samples of stock's calibration for this deployment, stock, card and harness, measured now or before."""
+def _calibrated(plan: Plan, limits: Limits, emit: Emit) -> Path:
+    """The samples of stock's calibration for this deployment, stock, card and harness, measured now or before.
+
+    Of several threads that ask, one measures, and the others wait.
+    """
+    with _CALIBRATING:
+        return _calibrate(plan, limits, emit)
+
+
+def _calibrate(plan: Plan, limits: Limits, emit: Emit) -> Path:
     own = replace(of_stock(plan), seed=None)
     key = key_of(own, CALIBRATE)
     done = CALIBRATE.folder(plan.ledger, key) / "calibration.json"

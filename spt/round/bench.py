@@ -16,7 +16,7 @@ from spt.campaign import Emit, Plan, digest_of
 from spt.deployment import Deployment
 from spt.git.store import Store
 from spt.job import HarnessFailed
-from spt.judge import Limits, calibrate, force_quickly, force_system, time_systems
+from spt.judge import Limits, force_quickly, force_system, time_systems
 from spt.round.budget import Budget, Stopped
 from spt.round.direction import SystemOf
 from spt.round.runs import Asked, Runs, write_development
@@ -133,7 +133,6 @@ class Bench:
     def forced(self, a: SystemOf, b: SystemOf) -> dict[str, Any]:
         """The forcing verdict on the tokens that were timed, and on more where they are too few."""
         plan = self.plan(a, b)
-        self._calibrate(plan)
         with self.turns.held([f"force {a.folder} {b.folder}"], self.budget.check):
             return self._judged(lambda: force_system(plan, self._file(), self.limits(1), self._emit))
 
@@ -142,16 +141,10 @@ class Bench:
         plan, room = self.plan(a, b), self.room / "development"
         room.mkdir(parents=True, exist_ok=True)
         sizes = self.settings.sizes
-        self._calibrate(plan)
         with tempfile.TemporaryDirectory(prefix=f".new-{os.getpid()}-", dir=room) as folder:
             requests = Path(folder) / "requests.jsonl"
             write_development(self.deployment, sizes.quick, self.settings.seed, requests, sizes.quick_tok)
             return self._judged(lambda: force_quickly(plan, requests, room, self.limits(1), self._emit))
-
-    def _calibrate(self, plan: Plan) -> None:
-        """Has stock's calibration measured where it is not yet: once, whoever asks first."""
-        with self.turns.held(["calibration"], self.budget.check):
-            self._judged(lambda: calibrate(plan, self.limits(1), self._emit))
 
     def final(self, a: SystemOf) -> Held:
         """The sealed final of `a` against stock."""

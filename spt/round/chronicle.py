@@ -1,13 +1,10 @@
 """A round's journal as all that work on it in one process write it: one at a time, with a line for people beside."""
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
-from spt.git.objects import Oid
 from spt.git.store import Store
 from spt.round.agents import Spent
 from spt.round.journal import Journal
@@ -28,7 +25,8 @@ class Chronicle:
     def __init__(self, journal: Journal, settings: Settings, say: Say) -> None:
         self.journal, self.settings = journal, settings
         self._say = say
-        self._lock = threading.RLock()
+        self.append = journal.append
+        self._lock = journal.lock
         self._told_s = time.monotonic()
 
     @property
@@ -46,18 +44,6 @@ class Chronicle:
         """Where the round stands."""
         with self._lock:
             return fold(self.journal.events(), self.settings.start_commit)
-
-    def append(
-        self,
-        phase: str,
-        event: str,
-        data: Mapping[str, Any],
-        direction: str | None = None,
-        references: Mapping[str, Oid | None] | None = None,
-    ) -> None:
-        """Appends an event, and moves the references in the same transaction (Journal.append)."""
-        with self._lock:
-            self.journal.append(phase, event, data, direction, references)
 
     def say(self, line: str) -> None:
         with self._lock:

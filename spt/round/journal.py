@@ -5,6 +5,7 @@ there, and what it does not name was not done.
 """
 
 import json
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,7 +82,10 @@ def rounds(store: Store) -> list[str]:
 
 
 class Journal:
-    """One round's journal; what was read of it stays read, so one process writes it through one object."""
+    """One round's journal; what was read of it stays read, so one process writes it through one object.
+
+    lock: who reads it and appends what follows from that holds it; several threads may write.
+    """
 
     def __init__(self, store: Store, round_: str) -> None:
         self.store = store
@@ -89,6 +93,7 @@ class Journal:
         self.reference = f"{ROUNDS}{round_}"
         self._events: list[Event] = []
         self._tip: Oid | None = None
+        self.lock = threading.RLock()
 
     @classmethod
     def open(cls, store: Store, round_: str) -> "Journal":
@@ -101,8 +106,9 @@ class Journal:
 
     def events(self) -> list[Event]:
         """All events so far, oldest first."""
-        self._read()
-        return list(self._events)
+        with self.lock:
+            self._read()
+            return list(self._events)
 
     def tip(self) -> Oid:
         """The newest commit."""
@@ -140,8 +146,8 @@ class Journal:
 
         Unsupported where another process wrote to this journal meanwhile: two machines for one round are one too many.
         """
-        known = self._tip
-        with self.store.locked():
+        with self.lock, self.store.locked():
+            known = self._tip
             if known is not None and self.store.reference(self.reference) != known:
                 raise Unsupported(f"another process writes to the round '{self.round}'", "wait for it, or stop it")
             self._read()

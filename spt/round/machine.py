@@ -20,11 +20,11 @@ from spt.round.distilling import Distilled, distil, residual_of
 from spt.round.gates import PROMOTING
 from spt.round.journal import PHASES, Journal, beside_reference, best_reference
 from spt.round.outlook import measured_of, task_text
-from spt.round.pursuit import OWN, Pursuit
+from spt.round.pursuit import Pursuit
 from spt.round.release import next_branch, write_deployment
 from spt.round.slots import side_by_side
 from spt.round.stacking import Stacking, best_line, to_stack
-from spt.round.state import WHOLE, State
+from spt.round.state import OWN, WHOLE, State
 from spt.verdicts import NO
 
 __all__ = ["Machine"]
@@ -42,7 +42,7 @@ class Machine:
         for word in self.settings.agents:
             agent = make_agent(word, workshop)
             self.agents[agent.name] = agent
-        self.agents[OWN] = Stacking(bench.store, self.chronicle.state, self.settings.round, OWN)
+        self.agents[OWN] = Stacking(bench.store, self.chronicle.state, self.settings.round)
 
     def run(self) -> State:
         """Goes through the phases that have not ended; returns how the round stands at the end.

@@ -17,13 +17,12 @@ from spt.round.chronicle import Chronicle
 from spt.round.direction import Candidate, Figure, Verdict
 from spt.round.gates import GATES, Ask, Gates, Subject
 from spt.round.journal import beside_reference, best_reference, try_reference
-from spt.round.state import WHOLE, Course
+from spt.round.state import OWN, WHOLE, Course
 from spt.round.tools import DirectionTools
 
-__all__ = ["CONTROLLER", "OWN", "Pursuit"]
+__all__ = ["CONTROLLER", "Pursuit"]
 
 CONTROLLER = ("memory", "sweep")  # agents whose candidates are composed of what is trusted
-OWN = "controller"  # of directions that no agent proposed
 _REVISIONS = 2
 
 

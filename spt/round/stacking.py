@@ -14,7 +14,7 @@ from spt.round.agents import Task, Tools
 from spt.round.best import commits_between
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
 from spt.round.journal import try_reference
-from spt.round.state import Course, State
+from spt.round.state import OWN, Course, State
 from spt.source import commit_delta, replay
 from spt.system import Value, check_options, options_of, system_tree
 
@@ -30,7 +30,7 @@ class Stacking:
     store: Store
     state: Callable[[], State]
     round: str
-    name: str
+    name: str = OWN
 
     def propose(self, task: Task) -> list[Direction]:
         """None: what is to be stacked is seen in the state of the round."""
@@ -121,7 +121,7 @@ def to_stack(state: State, phase: str) -> Direction | None:
     return Direction(
         id=_free_id(state, course.direction.id),
         phase=phase,
-        agent="controller",
+        agent=OWN,
         title=course.direction.title,
         hypothesis=f"{course.direction.id} pays on top of what was promoted beside it.",
         base=state.best,

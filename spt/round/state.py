@@ -9,8 +9,9 @@ from spt.round.agents import Spent
 from spt.round.direction import Candidate, Direction, SystemOf, Verdict
 from spt.round.journal import PHASES, Event
 
-__all__ = ["OUTCOMES", "WHOLE", "Course", "State", "fold"]
+__all__ = ["OUTCOMES", "OWN", "WHOLE", "Course", "State", "fold"]
 
+OWN = "controller"  # the agent of directions that no agent proposed
 WHOLE = "whole"  # the direction of all that was promoted, together
 
 OUTCOMES = ("promoted", "declined", "failed")

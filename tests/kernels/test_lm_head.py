@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks.overlay import overlay
+from tests.kernels import w12_matrices
 
 overlay("w12-linear")
 overlay("certified-lm-head")
@@ -56,15 +57,8 @@ class Case:
 
 
 def trained(randn, n, k):
-    """A head as trained, with escapes, zeros of both signs, outliers and a row of zeros."""
-    weight = randn(n, k, scale=k**-0.5)
-    weight *= 2.0 ** (randn(n, 1) / 2).round()
-    weight.view(-1)[::37] = 0.0
-    weight.view(-1)[::41] = -0.0
-    weight.view(-1)[5::1531] = 3.0
-    weight.view(-1)[7::1591] *= 2.0**-30
-    weight[n // 2] = 0.0
-    return weight.to(BF16)
+    """A head as trained: a matrix whose rows differ less, with fewer outliers."""
+    return w12_matrices.trained(randn, n, k, spread=0.5, every=(1531, 1591))
 
 
 def near(matrix, rows, randn, size=6.0):

@@ -5,14 +5,17 @@ import torch
 BF16 = torch.bfloat16
 
 
-def trained(randn, n, k):
-    """A matrix [n, k] as trained, with escapes, zeros of both signs, outliers and a row of zeros."""
+def trained(randn, n, k, spread=1.0, every=(153, 159)):
+    """A matrix [n, k] as trained, with escapes, zeros of both signs, outliers and a row of zeros.
+
+    spread: SD of its rows' exponents.  every: how far outliers, and tiny values, are apart.
+    """
     weight = randn(n, k, scale=k**-0.5)
-    weight *= 2.0 ** randn(n, 1).round()
+    weight *= 2.0 ** (spread * randn(n, 1)).round()
     weight.view(-1)[::37] = 0.0
     weight.view(-1)[::41] = -0.0
-    weight.view(-1)[5::153] = 3.0
-    weight.view(-1)[7::159] *= 2.0**-30
+    weight.view(-1)[5 :: every[0]] = 3.0
+    weight.view(-1)[7 :: every[1]] *= 2.0**-30
     weight[n // 2] = 0.0
     return weight.to(BF16)
 

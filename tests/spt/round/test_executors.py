@@ -367,11 +367,9 @@ def test_an_executor_and_a_person_do_not_both_carry(folder):
 # --- whole rounds ---
 
 
-@pytest.mark.full
-def test_a_round_ends_on_other_hosts_as_it_does_here(word, made, tmp_path):
-    """From its start to a system that passed its final."""
-    folder = make_round_deployment(tmp_path, [CANARY])
-    command = [sys.executable, "-m", "spt", *BEGIN, "--executor", word, "--json"]
+def check_ends(folder, words):
+    """A command in a process of its own ends the round with the canary promoted, and leaves no process."""
+    command = [sys.executable, "-m", "spt", *words, "--json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -379,6 +377,13 @@ def test_a_round_ends_on_other_hosts_as_it_does_here(word, made, tmp_path):
     assert (found["outcome"], found["final"]["verdict"]) == ("promoted", "smoke")
     assert {each["id"]: each["outcome"] for each in found["directions"]} == {"memory-canary": "promoted"}
     assert is_gone(folder)
+
+
+@pytest.mark.full
+def test_a_round_ends_on_other_hosts_as_it_does_here(word, made, tmp_path):
+    """From its start to a system that passed its final."""
+    folder = make_round_deployment(tmp_path, [CANARY])
+    check_ends(folder, [*BEGIN, "--executor", word])
 
 
 @pytest.mark.full
@@ -400,11 +405,4 @@ def test_a_round_whose_controller_is_killed_goes_on(word, made, tmp_path):
         child.kill()
         child.wait()
         words = ["round", "resume", "far"]
-    command = [sys.executable, "-m", "spt", "round", "resume", "far", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    assert (found["outcome"], found["final"]["verdict"]) == ("promoted", "smoke")
-    assert {each["id"]: each["outcome"] for each in found["directions"]} == {"memory-canary": "promoted"}
-    assert is_gone(folder)
+    check_ends(folder, ["round", "resume", "far"])
