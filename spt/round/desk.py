@@ -21,7 +21,7 @@ from spt.round.bundle import Work, keep_incoming, take_in, try_incoming
 from spt.round.clone import Clone, cloned
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
 from spt.round.enclosure import Caps, Enclosure
-from spt.round.journal import try_reference
+from spt.round.journal import tree_reference, try_reference
 from spt.round.session import Outcome, Session
 from spt.system import check_options, options_of
 
@@ -163,8 +163,9 @@ class Desk:
         tree = splice(objects, base.tree, {row.path: row.new for row in rows})
         declared = options_of(objects, tree)
         values = check_options(declared, {**base.options, **work.options}, "its commits")
-        with self.store.locked(), self.store.written([tree]):
-            pass
+        with self.store.locked():
+            self.store.stage(tree_reference(self.workshop.round, self.direction.id), tree)
+            self.store.publish(f"spt round {self.workshop.round}: {self.direction.id}")
         return SystemOf(tree, {name: value for name, value in values.items() if value != declared[name].default})
 
 

@@ -24,18 +24,22 @@ __all__ = [
     "BEST",
     "PHASES",
     "ROUNDS",
+    "TREES",
     "TRY",
     "Event",
     "Journal",
     "beside_reference",
     "best_reference",
+    "keep_composed",
     "rounds",
+    "tree_reference",
     "try_reference",
 ]
 
 ROUNDS = "refs/spt/round/"
 BEST = "refs/spt/best/"
 BESIDE = "refs/spt/beside/"
+TREES = "refs/spt/trees/"
 TRY = "refs/spt/try/"
 PHASES = ("measure", "plan", "explore", "integrate", "tune", "final", "distil", "report")
 _EVENTS, _SETTINGS = "events.jsonl", "round.yaml"
@@ -54,6 +58,20 @@ def beside_reference(round_: str, direction: str) -> str:
 def try_reference(round_: str, direction: str) -> str:
     """The reference of a direction's newest candidate."""
     return f"{TRY}{round_}/{direction}"
+
+
+def tree_reference(round_: str, name: str) -> str:
+    """The reference of a direction's system tree, or of the start's: it may be of no commit, where others' files lie
+    beside the system, and git would remove it."""
+    return f"{TREES}{round_}/{name}"
+
+
+def keep_composed(store: Store, round_: str, direction: str, commit: Oid, tree: Oid) -> None:
+    """Publishes what was composed in the controller, so that every handle on the repository finds it."""
+    with store.locked():
+        store.stage(try_reference(round_, direction), commit)
+        store.stage(tree_reference(round_, direction), tree)
+        store.publish(f"spt round {round_}: {direction}")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from spt.memory import Memory
 from spt.round.agents import Task, Tools
 from spt.round.best import commits_between
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
-from spt.round.journal import try_reference
+from spt.round.journal import keep_composed
 from spt.round.state import OWN, Course, State
 from spt.source import commit_delta, replay
 from spt.system import Value, check_options, options_of, system_tree
@@ -44,9 +44,7 @@ class Stacking:
             candidate = stacked(Memory.of(store), course, direction.base, direction.base_commit)
         except SptError as error:
             return Declined(f"it does not compose with the others: {error.message}")
-        with store.locked(), store.written([candidate.system.tree]):
-            store.stage(try_reference(self.round, direction.id), candidate.commit)
-            store.publish(f"spt round {self.round}: {direction.id}")
+        keep_composed(store, self.round, direction.id, candidate.commit, candidate.system.tree)
         return candidate
 
     def revise(self, direction: Direction, verdict: Verdict, tools: Tools) -> Candidate | Declined:

@@ -19,7 +19,7 @@ from spt.round.bench import Bench
 from spt.round.best import code_commit, record_commit
 from spt.round.direction import SystemOf
 from spt.round.executors import make_executor
-from spt.round.journal import Journal, best_reference, rounds
+from spt.round.journal import Journal, best_reference, rounds, tree_reference
 from spt.round.release import newest_branch
 from spt.round.settings import Settings
 from spt.seal import make_seal, seal_named
@@ -119,9 +119,8 @@ def _begin(store: Store, settings: Settings) -> Journal:
         0,
     )
     journal = Journal(store, settings.round)
-    with store.locked(), store.written([settings.start.tree]):
-        pass  # it may be of no commit: of one with other files beside it
-    journal.begin(settings.record(), data, {best_reference(settings.round): record})
+    references = {best_reference(settings.round): record, tree_reference(settings.round, "start"): settings.start.tree}
+    journal.begin(settings.record(), data, references)
     return journal
 
 

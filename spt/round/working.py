@@ -17,7 +17,7 @@ from spt.round.chronicle import Say
 from spt.round.clone import sweep
 from spt.round.executors import make_executor
 from spt.round.far import FarBench
-from spt.round.journal import BESIDE, BEST, TRY, Journal, rounds
+from spt.round.journal import BESIDE, BEST, TREES, TRY, Journal, rounds
 from spt.round.machine import Machine
 from spt.round.remote import RemoteBench
 from spt.round.settings import Settings
@@ -130,6 +130,6 @@ def _clear(store: Store, room: Path, round_: str) -> None:
         sweep_parts(shared)
     shutil.rmtree(room / "measuring", ignore_errors=True)
     with store.locked():
-        own = (f"{BEST}{round_}", *(f"{prefix}{round_}/" for prefix in (BESIDE, TRY, INCOMING, RESCUE)))
+        own = (f"{BEST}{round_}", *(f"{prefix}{round_}/" for prefix in (BESIDE, TREES, TRY, INCOMING, RESCUE)))
         store.sweep_locks((f"refs/spt/round/{round_}", *own, "refs/spt/verdicts"))
     sweep(store)

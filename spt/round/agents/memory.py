@@ -15,6 +15,7 @@ from spt.git.store import Store
 from spt.memory import Memory
 from spt.round.agents import Task, Tools, Workshop, measure_all
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
+from spt.round.journal import keep_composed
 from spt.system import Value, check_options, options_of, system_tree
 
 __all__ = ["MemoryAgent", "make"]
@@ -89,7 +90,7 @@ class MemoryAgent:
         except SptError as error:
             return Declined(f"it does not compose with the base: {error.message}")
         tree = system_tree(memory.objects, memory.objects.commit(applied.commit).tree, memory.layout)
-        self._publish(memory, direction, applied.commit, tree)
+        keep_composed(memory.store, self.workshop.round, direction.id, applied.commit, tree)
         found = []
         for label, values in _sets(memory.card(name)):
             candidate = _candidate(memory, direction, tree, applied.commit, label, values)
@@ -104,15 +105,6 @@ class MemoryAgent:
             (answer["ratio"], candidate) for answer, candidate in zip(tried, found, strict=True) if "ratio" in answer
         ]
         return max(told, key=lambda each: each[0])[1] if told else found[0]
-
-    def _publish(self, memory: Memory, direction: Direction, commit: Oid, tree: Oid) -> None:
-        """Keeps the composed commits, so that every store of the round finds them."""
-        from spt.round.journal import try_reference
-
-        store = memory.store
-        with store.locked(), store.written([tree]):
-            store.stage(try_reference(self.workshop.round, direction.id), commit)
-            store.publish(f"spt round {self.workshop.round}: {direction.id}")
 
     def revise(self, direction: Direction, verdict: Verdict, tools: Tools) -> Candidate | Declined:
         """An entry is as it is."""

@@ -225,6 +225,24 @@ def test_a_dirty_repository_is_named(repository):
     assert snapshot(repository) == before
 
 
+def test_a_system_beside_other_files_outlives_a_gc(repository):
+    """A repository has more than a system in it: the trees of a round are kept though no commit is them."""
+    (repository / "README.md").write_text("what this is for\n")
+    (repository / "kernels/own.py").write_text("own = 1\n")
+    git(repository, "add", "README.md", "kernels/own.py")
+    git(repository, "commit", "-qm", "mine")
+    words = ["HEAD@slow.yaml", "--name", "own", "--agent", "memory:canary"]
+    stopped = spt(*START, *words, "--max-minutes", "0.05", cwd=repository)
+    assert (stopped.code, "the time is up" in stopped.err) == (1, True), stopped.err
+    git(repository, "gc", "-q", "--prune=now")
+    ran = spt("round", "resume", "own", "--json", cwd=repository)
+    assert ran.code == 0, ran.err
+    assert outcomes(ran.json) == {"memory-canary": ("promoted", None)}
+    files = git(repository, "ls-tree", "-r", "--name-only", "system/toy/1").splitlines()
+    assert {"README.md", "kernels/own.py", "kernels/canary.py"} <= set(files)
+    assert git(repository, "fsck", "--strict", "--no-dangling") == ""
+
+
 def test_settings_survive_the_journal(ended):
     """What a round was started with is what whoever resumes it reads."""
     from spt.round.settings import Settings
