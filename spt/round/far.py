@@ -50,8 +50,9 @@ class FarBench(Bench):
             refuse_untrusted([arm], self.store)
         runs = Runs(self.jobs, self.deployment, self.device, self.settings.sandbox)
         words = [*(["--digest"] if asked.exact else []), *(["--sandbox"] if self.settings.sandbox else [])]
-        name = self._name("run", {"system": arm.system, "asked": vars(asked)})
-        self._ended(name, "run", words, lambda part: runs.make(part, arm, asked))
+        of = {"system": arm.system, "asked": vars(asked)}
+        name = self._job("run", "run", of, words, lambda part: runs.make(part, arm, asked))
+        self._check(name)
         path = self.jobs / name / "out" / "answers.jsonl"
         return read_jsonl(read_file(path), str(path), "answer")
 
@@ -165,24 +166,16 @@ class FarBench(Bench):
 
     def _add(self, name: str, command: str, words: Sequence[str]) -> None:
         """Puts a job at the end of the batch, once."""
-        with self.turns.held([BATCH], self.budget.check):
-            self._add_alone(name, command, words)
-
-    def _add_alone(self, name: str, command: str, words: Sequence[str]) -> None:
         file = self.jobs / BATCH
-        batch: dict[str, Any] = {"v": 1, "kind": "batch", "jobs": []}
-        if file.is_file():
-            batch = read_json(file.read_bytes(), str(file))
-        if all(job["name"] != name for job in batch["jobs"]):
-            batch["jobs"].append({"name": name, "command": command, "words": list(words)})
-            part = file.with_name(f".{BATCH}")
-            part.write_text(json.dumps(batch, indent=1))
-            part.replace(file)
-
-    def _ended(self, name: str, command: str, words: Sequence[str], make: Callable[[Path], None]) -> None:
-        appear(self.jobs / name, make)
-        self._add(name, command, words)
-        self._check(name)
+        with self.turns.held([BATCH], self.budget.check):
+            batch: dict[str, Any] = {"v": 1, "kind": "batch", "jobs": []}
+            if file.is_file():
+                batch = read_json(file.read_bytes(), str(file))
+            if all(job["name"] != name for job in batch["jobs"]):
+                batch["jobs"].append({"name": name, "command": command, "words": list(words)})
+                part = file.with_name(f".{BATCH}")
+                part.write_text(json.dumps(batch, indent=1))
+                part.replace(file)
 
     def _check(self, name: str) -> None:
         """Waiting unless a job has ended; HarnessFailed where it ended with an error."""
