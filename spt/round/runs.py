@@ -27,8 +27,9 @@ _ROOM = 12  # digits of a folder's name
 class Asked:
     """Development requests: how many, drawn by which seed, answers of how many tokens at most.
 
-    exact: by exact mode in float32, with the digests of the logits.  beside: what else is asked at that time, where
-    answers of another time are no match.
+    exact: by exact mode in float32, with the digests of the logits; every second answer goes on behind stop ids, since
+    one that ends at once shows nothing.  beside: what else is asked at that time, where answers of another time are no
+    match.
     """
 
     count: int
@@ -78,7 +79,7 @@ class Runs:
         """Makes the folder of a run: requests, files of the system, job."""
         deployment = self._deployment(asked)
         folder.mkdir()
-        write_development(deployment, asked.count, asked.seed, folder / "requests.jsonl", asked.max_tok)
+        write_development(deployment, asked.count, asked.seed, folder / "requests.jsonl", asked.max_tok, asked.exact)
         record: Mapping[str, Any] = {
             "v": 1,
             "kind": "job",
@@ -94,10 +95,12 @@ class Runs:
         (folder / "job.json").write_text(json.dumps(record, indent=1))
 
 
-def write_development(deployment: Deployment, count: int, seed: int, to: Path, most_tok: int | None = None) -> None:
+def write_development(
+    deployment: Deployment, count: int, seed: int, to: Path, most_tok: int, full: bool = False
+) -> None:
     """Writes development requests, of the generator or some of the deployment's own file.
 
-    most_tok: no answer is longer.
+    most_tok: no answer is longer.  full: the first and every second one after it go on behind stop ids.
     """
     file = deployment.requests.get("file")
     if file is None:
@@ -106,7 +109,9 @@ def write_development(deployment: Deployment, count: int, seed: int, to: Path, m
         lines = [line for line in (deployment.folder / file).read_bytes().splitlines() if line.strip()]
         chosen = random.Random(seed).sample(lines, min(count, len(lines)))
         to.write_bytes(b"".join(line + b"\n" for line in chosen))
-    if most_tok is not None:
-        rows = [json.loads(line) for line in to.read_bytes().splitlines()]
-        capped = ({**row, "max_tokens": min(row.get("max_tokens", most_tok), most_tok)} for row in rows)
-        to.write_text("".join(json.dumps(row) + "\n" for row in capped))
+    rows = [json.loads(line) for line in to.read_bytes().splitlines()]
+    for number, row in enumerate(rows):
+        row["max_tokens"] = min(row.get("max_tokens", most_tok), most_tok)
+        if full and number % 2 == 0:
+            row["ignore_eos"] = True
+    to.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -76,6 +76,15 @@ def test_a_machine_that_is_too_noisy_says_nothing_of_a_candidate(unsteady):
     assert (timing["answer"], timing["rule"]) == ("refused", "paired-1")
 
 
+def test_an_answer_that_ends_at_once_hides_nothing(tmp_path):
+    """Where all answers end with their first token, exact mode still compares as many tokens as were asked for."""
+    late = ("late", {"tau": "4", "mismatch": "1", "mismatch_after": "15"}, {})
+    folder = make_round_deployment(tmp_path, [CANARY, late], defaults={"stop_rate": "1"})
+    ran = spt(*START, FROM, "--name", "one", "--agent", "memory:canary,late", "--json", cwd=folder)
+    assert outcomes(ran)["memory-late"] == ("declined", "exact"), ran.err
+    assert gates_of(ran, "memory-canary")["exact"]
+
+
 def time_steadily(folder, a, b):
     """Times a pair, each the entries that it is made of, until the machine is steady enough for the judge.
 
