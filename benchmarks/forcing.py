@@ -34,7 +34,7 @@ from benchmarks import perturbed
 from benchmarks.perturbed import Change, Files
 from benchmarks.rows import Rows, read_lines
 from benchmarks.speed import digest
-from harness import forcing
+from harness import forced, forcing
 from harness.arena import open_arena
 from harness.client import Engine
 from harness.errors import HarnessError
@@ -399,7 +399,7 @@ def sessions_for(run: Run, tokens: int) -> int:
 def counts_of(samples: Samples, reference: Samples, arm: str, phase: str, limits: Limits) -> Run:
     """An arm's answers as the judge counts them."""
     answers = list(scored_answers(samples, (phase,), arm, "fp32"))
-    return forcing.run_of(answers, events_of(samples, answers, delta_of(reference, limits.bucket_tokens)))
+    return forced.run_of(answers, events_of(samples, answers, delta_of(reference, limits.bucket_tokens)))
 
 
 def again(run: Run, count: int, random: np.random.Generator) -> Run:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from harness import statistics
 from harness.errors import HarnessError, Usage
-from harness.forcing import Limits, Report, fault_of, judge
+from harness.forced import Report, fault_of, judge
+from harness.forcing import STANDARD, Limits
 from harness.promotion import BOUND, Measure, Outcome, ended
 from harness.samples import Line, Samples, Unit
 from harness.scored import SYSTEM_PHASES
@@ -73,7 +74,7 @@ def final_verdict(samples: Samples, limits: Limits | None = None) -> Verdict:
         missing = plan[f"{phase}_units"] - len(samples.of(phase))
         if missing:
             raise _unfinished(f"{missing} of {plan[f'{phase}_units']} units of '{phase}' are not answered")
-    report = judge(samples, None, limits or Limits(), final=True)
+    report = judge(samples, None, limits or STANDARD, final=True)
     answer, reason = report.decision.answer, report.decision.reason
     if answer in ("accept", "undecided") and not plan["full"]:
         answer, reason = "smoke", "a small final, which can only reject"

@@ -18,7 +18,8 @@ from harness.client import Engine, Start
 from harness.command import Emit, deadline_after, is_past
 from harness.conversation import ANSWER_TOK, converse, stop_ids_of
 from harness.errors import EngineError, HarnessError, Refused, Violation
-from harness.forcing import Limits, first_look
+from harness.forced import first_look
+from harness.forcing import STANDARD, Limits
 from harness.job import read_job
 from harness.launch import refuse_noise, refuse_sandbox
 from harness.request import Request, read_requests
@@ -73,7 +74,7 @@ def force(
         take_over(arena.writer, timed, begun=bool(arena.asked()))
         work = Work(arena, SYSTEM, emit, deadline_after(minutes))
         requests, looks = _left(arena), _looks(arena)
-        enough = _enough(arena, calibration, limits or Limits()) if timed else None
+        enough = _enough(arena, calibration, limits or STANDARD) if timed else None
         for look, upto in enumerate(looks, start=1):
             if not work.answer(requests, upto, enough if look == 1 else None):
                 break  # a fault of the system; what it said before is not asked for

@@ -8,7 +8,8 @@ from typing import Any
 
 from harness import promotion
 from harness.errors import HarnessError, Usage
-from harness.forcing import Bucket, Limits, Report, judge
+from harness.forced import Report, judge
+from harness.forcing import STANDARD, Bucket, Limits
 from harness.job import canonical_digest
 from harness.machine import COMPARED
 from harness.promotion import Measure, Outcome
@@ -153,7 +154,7 @@ def forcing_verdict(samples: Samples, reference: Samples | None = None, limits: 
     if reference is not None:
         check_samples(reference)
         _check_reference(samples, reference)
-    report = judge(samples, reference, limits or Limits())
+    report = judge(samples, reference, limits or STANDARD)
     decision = report.decision
     return {
         **head_of(samples, "forcing", decision.answer, decision.reason),

@@ -12,14 +12,15 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 from spt.errors import Conflict, Missing, Usage
 from spt.formats import check, read_json
 
-__all__ = ["ENDED", "TIMED", "load_ended", "load_job", "pack", "unpack"]
+__all__ = ["ENDED", "TIMED", "load_ended", "load_job", "pack", "received", "unpack"]
 
 JOB, SAMPLES = "job.json", "out/samples.jsonl"
 TIMED = "timed.jsonl"  # beside a job of forcing: what was timed
@@ -191,22 +192,39 @@ def unpack(path: Path, to: Path, changes: dict[str, Any]) -> Path:
     changes: fields of the job's deployment, for where models and devices are on this machine.  Conflict where another
     job lies there, or samples of which neither is the beginning of the other; then nothing is written.
     """
-    _parent(to)
-    with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as scratch:
+    with received(path, to, changes) as land:
+        return land()
+
+
+@contextmanager
+def received(path: Path, to: Path, changes: dict[str, Any]) -> Iterator[Callable[[], Path]]:
+    """A tar that was looked at whole, beside the folder `to`: what `unpack` does with it, to be called in the block.
+
+    Where something is wrong with it, that is said here, before anything is written.
+    """
+    with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=_parent(to)) as scratch:
         part = Path(scratch) / "job"
         part.mkdir()
         _extract(path, part)
         _, job = load_job(part, _inside(path))
         _check_came(part, job, path)
-        if to.exists():
-            _merge(part, job, to)  # `changes` come after, to the job that is there
-        else:
-            _change(part / JOB, job, changes)
-            part.rename(to)
+        is_new = not to.exists()
+        if not is_new:
+            _refuse_other(part, job, to)
+            job = load_job(to)[1]
+        job = _changed(job, changes)
+
+        def land() -> Path:
+            if is_new:
+                _write_job(part / JOB, job)
+                part.rename(to)
+                return to / JOB
+            _merge(part, to)
+            if changes:
+                _write_job(to / JOB, job)
             return to / JOB
-    if changes:
-        _change(to / JOB, load_job(to)[1], changes)
-    return to / JOB
+
+        yield land
 
 
 def _check_came(part: Path, job: dict[str, Any], path: Path) -> None:
@@ -237,14 +255,18 @@ def _inside(path: Path) -> str:
     return f"'{path}', {JOB}"
 
 
-def _change(file: Path, job: dict[str, Any], changes: dict[str, Any]) -> None:
+def _changed(job: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     deployment = {**job["deployment"], **{name: value for name, value in changes.items() if name != "target"}}
     if "target" in changes:
         if not isinstance(target := deployment.get("target"), dict):
             raise Usage("the job's deployment names no target", "it was not written by `spt job make`")
         deployment["target"] = {**target, "path": changes["target"]}
+    return {**job, "deployment": deployment}
+
+
+def _write_job(file: Path, job: dict[str, Any]) -> None:
     part = file.with_name(f".{file.name}")
-    part.write_text(json.dumps({**job, "deployment": deployment}, indent=1))
+    part.write_text(json.dumps(job, indent=1))
     part.replace(file)
 
 
@@ -315,18 +337,13 @@ def _elsewhere(job: dict[str, Any]) -> dict[str, Any]:
     return {**job, "deployment": deployment}
 
 
-def _merge(part: Path, job: dict[str, Any], to: Path) -> None:
-    """Takes over files that are not there yet, and samples that go on where those that are there end.
-
-    A measurement's summary comes last, as it does where it is measured.
-    """
+def _refuse_other(part: Path, job: dict[str, Any], to: Path) -> None:
+    """Conflict where what came does not go on with what is in the folder `to`."""
     _, held = load_job(to)
     mine, theirs = _elsewhere(job), _elsewhere(held)
     if differing := [name for name in _SAME if mine.get(name) != theirs.get(name)]:
         raise Conflict(f"'{to}' holds another job: its '{differing[0]}' differs", "give another folder")
-    new = [file for file in _files(part) if file.relative_to(part).as_posix() not in (JOB, SAMPLES)]
-    new.sort(key=lambda file: file == part / SUMMARY)
-    for file in new:
+    for file in _new(part):
         there = to / file.relative_to(part)
         if there.exists() and there.read_bytes() != file.read_bytes():
             raise Conflict(f"'{there}' is not what the tar holds", "give another folder")
@@ -336,16 +353,30 @@ def _merge(part: Path, job: dict[str, Any], to: Path) -> None:
         for name in here_names:
             if _MEASURED.fullmatch(name) and name not in came_names:
                 raise Conflict(f"'{to / name}' is of another measurement than the tar's", "give another folder")
-    came = (part / SAMPLES).read_bytes() if (part / SAMPLES).is_file() else b""
-    here = (to / SAMPLES).read_bytes() if (to / SAMPLES).is_file() else b""
-    here = here[: here.rfind(b"\n") + 1]
+    came, here = _samples(part), _samples(to)
     if not came.startswith(here) and not here.startswith(came):
         raise Conflict(f"'{to / SAMPLES}' and the tar were measured apart", "give another folder")
-    for file in new:
+
+
+def _merge(part: Path, to: Path) -> None:
+    """Takes over files that are not there yet, and samples that go on where those that are there end."""
+    for file in _new(part):
         there = to / file.relative_to(part)
         if not there.exists():
             there.parent.mkdir(parents=True, exist_ok=True)
             file.rename(there)
-    if len(came) > len(here):
+    if len(_samples(part)) > len(_samples(to)):
         (to / SAMPLES).parent.mkdir(exist_ok=True)
         (part / SAMPLES).replace(to / SAMPLES)
+
+
+def _new(part: Path) -> list[Path]:
+    """What is taken over as it is.  A measurement's summary comes last, as it does where it is measured."""
+    new = [file for file in _files(part) if file.relative_to(part).as_posix() not in (JOB, SAMPLES)]
+    return sorted(new, key=lambda file: file == part / SUMMARY)
+
+
+def _samples(folder: Path) -> bytes:
+    """Whole lines; half a last one may be left of a run that was killed."""
+    data = (folder / SAMPLES).read_bytes() if (folder / SAMPLES).is_file() else b""
+    return data[: data.rfind(b"\n") + 1]

@@ -24,7 +24,7 @@ __all__ = ["Store"]
 
 _ZERO = "0" * 40
 _KEEP = "spt: being published"
-_LOCK_WAIT_S = 10.0
+_LOCK_WAIT_S = 60.0
 _LOCK_OLD_S = 2.0  # a reference is written in milliseconds
 _UNREADABLE = {
     "extensions.objectformat": "object ids",

@@ -123,6 +123,8 @@ class Desk:
         Whatever was taken in and is no candidate has a rescue reference afterwards.
         """
         problem = outcome.reason
+        if outcome.status and outcome.last:
+            problem = f"{problem}: {outcome.last}"
         if problem is None and outcome.unsaved is not None:
             problem = f"its work cannot be taken out: {outcome.unsaved}"
         candidate = None

@@ -3,6 +3,7 @@
 Nothing here needs git: the other machine packs and unpacks with the same code.
 """
 
+import contextlib
 import io
 import json
 import re
@@ -14,7 +15,7 @@ from typing import Any
 
 from spt.errors import Missing, Usage
 from spt.formats import read_json
-from spt.pack import ENDED, pack, unpack
+from spt.pack import ENDED, pack, received
 
 __all__ = ["BATCH", "pack_jobs", "unpack_jobs"]
 
@@ -77,10 +78,13 @@ def unpack_jobs(path: Path, folder: Path, changes: dict[str, Any]) -> list[str]:
     with tempfile.TemporaryDirectory(prefix=".came-", dir=folder) as scratch:
         batch = _extract(path, Path(scratch))
         names = [str(job["name"]) for job in batch["jobs"]]
-        for name in names:
-            unpack(Path(scratch) / f"{name}.tar", folder / name, changes)
         file = folder / BATCH
         held = _read(file) if file.is_file() else {**batch, "jobs": []}
+        with contextlib.ExitStack() as stack:
+            tars = ((Path(scratch) / f"{name}.tar", folder / name) for name in names)
+            landings = [stack.enter_context(received(tar, to, changes)) for tar, to in tars]
+            for land in landings:
+                land()
         known = {job["name"] for job in held["jobs"]}
         held["jobs"] += [job for job in batch["jobs"] if job["name"] not in known]
         part = Path(scratch) / BATCH

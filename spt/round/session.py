@@ -69,6 +69,11 @@ class Outcome:
     held: str
     stopped: bool = False
 
+    @property
+    def last(self) -> str:
+        """The last line that it printed; empty where it printed nothing."""
+        return _last(self.tail)
+
 
 class Session:
     """A sandbox over a clone, to be started once; `with` it, so that nothing is left of it afterwards.
@@ -431,8 +436,12 @@ class _Tail:
 
 
 def _said(tail: _Tail | None) -> str:
-    lines = [] if tail is None else tail.text().strip().splitlines()
-    return printable(lines[-1])[:200] if lines else "it says nothing"
+    return _last("" if tail is None else tail.text()) or "it says nothing"
+
+
+def _last(text: str) -> str:
+    lines = text.strip().splitlines()
+    return printable(lines[-1])[:200] if lines else ""
 
 
 def _line(value: object) -> str | None:

@@ -11,7 +11,8 @@ import pytest
 from benchmarks.perturbed import fp8_cache, int8_weights
 from harness.client import Engine
 from harness.conversation import ANSWER_TOK, converse
-from harness.forcing import Limits, judge
+from harness.forced import judge
+from harness.forcing import Limits
 from harness.job import read_job
 from harness.prepared import stored
 from harness.request import Request

@@ -1,4 +1,4 @@
-"""harness/scored.py, and forcing.judge on samples: from lines to counts, and what is refused."""
+"""harness/scored.py, and `judge` of harness/forced.py on samples: from lines to counts, and what is refused."""
 
 import copy
 import random
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import forcing, scored
+from harness import scored
 from harness.errors import Usage
+from harness.forced import judge
 from harness.forcing import Limits
 from tests.harness.campaigns import answer, complete, folded, forced, head, line, unit, void
 
@@ -47,7 +48,7 @@ def system(*wrongs, margin=0.5, phase="force", number=0, rechecks=True, **fields
 
 
 def judged(*lines, **options):
-    return forcing.judge(folded([*head(), *lines]), limits=SMALL, **options)
+    return judge(folded([*head(), *lines]), limits=SMALL, **options)
 
 
 def test_counts_of_a_hand_made_file():
@@ -199,11 +200,11 @@ def test_looks_split_the_tokens():
     look = line("look", what="forcing")
     other = folded([*head(), *reference()])
 
-    one = forcing.judge(folded([*head(), *first, look, *second]), other, SMALL).decision
+    one = judge(folded([*head(), *first, look, *second]), other, SMALL).decision
     assert [test.events for test in one.events] == [1, 0]
-    both = forcing.judge(folded([*head(), *first, *second]), other, SMALL).decision
+    both = judge(folded([*head(), *first, *second]), other, SMALL).decision
     assert [test.events for test in both.events] == [1]
-    assert forcing.judge(folded([*head(), *first, look]), other, SMALL).decision.look == 1
+    assert judge(folded([*head(), *first, look]), other, SMALL).decision.look == 1
 
 
 @pytest.mark.parametrize(("cause", "answer"), [("crash", "reject"), ("hang", "reject"), ("throttle", "undecided")])

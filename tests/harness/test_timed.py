@@ -8,7 +8,8 @@ import pytest
 
 from harness.campaign import time_arms
 from harness.errors import Usage
-from harness.forcing import Limits, first_look
+from harness.forced import first_look
+from harness.forcing import Limits
 from harness.samples import read
 from harness.scoring import calibrate, force
 from harness.verdict import verdict

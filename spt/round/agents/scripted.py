@@ -51,7 +51,7 @@ class ScriptedAgent:
                 outcome = session.run()
             clone.forget()
         if outcome.reason is not None:
-            raise Unsupported(f"'{self.script.name}' proposes nothing: {outcome.reason}", _last(outcome.tail))
+            raise Unsupported(f"'{self.script.name}' proposes nothing: {outcome.reason}", outcome.last or None)
         return proposals.directions
 
     def implement(self, direction: Direction, tools: Tools) -> Candidate | Declined:
@@ -71,10 +71,3 @@ class ScriptedAgent:
 
     def _words(self, what: str) -> list[str]:
         return [self.workshop.deployment.interpreter(), "-P", "-s", str(self.script), what]
-
-
-def _last(text: str) -> str | None:
-    from spt.printable import printable
-
-    lines = text.strip().splitlines()
-    return printable(lines[-1])[:200] if lines else None

@@ -190,6 +190,8 @@ def test_nothing_done(deployment, bench, direction):
     ("code", "reason"),
     [
         (FASTER + "sys.exit(3)", "it ended with status 3"),
+        (FASTER + "print('first'); sys.exit('\x1b[31mno GPU')", "it ended with status 1: "),
+        (FASTER + "raise ValueError('no idea')", "it ended with status 1: ValueError: no idea"),
         (FASTER + "import time; time.sleep(60)", "it did not end within 2 s, and was stopped"),
         (FASTER.replace("budget=64", "budget=65"), "its commits: option 'budget' cannot be '65'"),
         (FASTER.replace("budget=64", "other=64"), "its commits: no option is named 'other'"),

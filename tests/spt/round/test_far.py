@@ -1,9 +1,12 @@
 """A round whose judge is another machine: jobs go there in one tar, samples come back, verdicts are made here."""
 
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -41,7 +44,10 @@ def far(folder, *arguments):
 
 @pytest.fixture(scope="module")
 def carried(tmp_path_factory):
-    """A round that was carried to and fro until it ended: (repository, how it ended, jobs a trip)."""
+    """A round that was carried to and fro until it ended: (repository, how it ended, jobs a trip).
+
+    Beside the repository lies each trip's tar.
+    """
     folder = make_round_deployment(tmp_path_factory.mktemp("far"), [CANARY])
     there = tmp_path_factory.mktemp("there")
     ran, trips = spt(*BEGIN, cwd=folder), []
@@ -49,6 +55,7 @@ def carried(tmp_path_factory):
         assert len(trips) < 6, trips
         packed = spt("round", "pack", "far", "-o", there / "out.tar", cwd=folder)
         assert packed.code == 0, packed.err
+        shutil.copy(there / "out.tar", folder.parent / f"trip-{len(trips)}.tar")
         far(there, "spt", "round", "unpack", "out.tar", "work")
         trips.append([event["name"].partition("-")[0] for event in far(there, "harness", "batch", "work")])
         far(there, "spt", "round", "pack", "work", "--samples", "-o", "back.tar")
@@ -80,8 +87,6 @@ def test_verdicts_of_samples_from_elsewhere_are_in_the_ledger(carried):
 
 def test_what_is_no_jobs_of_a_round_is_refused(carried, tmp_path):
     """A tar of something else, a round that waits for nothing, and one that measures at home."""
-    import tarfile
-
     folder, _, _ = carried
     before = snapshot(folder)
     with tarfile.open(tmp_path / "other.tar", "w") as tar:
@@ -93,6 +98,44 @@ def test_what_is_no_jobs_of_a_round_is_refused(carried, tmp_path):
     assert errors_well(spt("round", "pack", "far", "-o", tmp_path / "x.tar", cwd=folder), 4, "nothing to carry")
     assert errors_well(spt("round", "pack", "gone", "-o", tmp_path / "x.tar", cwd=folder), 4, "no round is called")
     assert snapshot(folder) == before
+
+
+def test_a_tar_with_one_bad_job_leaves_nothing_of_the_others(carried, tmp_path):
+    """Every job is looked at before the first is written, whichever is bad; in new folders and beside what is there."""
+    folder, _, trips = carried
+    trip = next(number for number, jobs in enumerate(trips) if len(jobs) > 1)
+    with tarfile.open(folder.parent / f"trip-{trip}.tar") as tar:
+        held = {member.name: tar.extractfile(member).read() for member in tar}
+    *_, last = (name for name in held if name.endswith(".tar"))
+    for data in (held[last][:1500], b"", held[last].replace(b'"seed"', b'"deed"')):
+        write_tar(tmp_path / "bad.tar", held | {last: data})
+        ran = spt("round", "unpack", tmp_path / "bad.tar", tmp_path / "work", cwd=tmp_path)
+        assert errors_well(ran, 2), data[:99]
+        assert not list((tmp_path / "work").iterdir())
+
+    write_tar(tmp_path / "one.tar", only(held, last))
+    assert spt("round", "unpack", tmp_path / "one.tar", tmp_path / "work", cwd=tmp_path).code == 0
+    job = tmp_path / "work" / last.removesuffix(".tar") / "job.json"
+    job.write_text(json.dumps(json.loads(job.read_text()) | {"seed": 99}))
+    before = snapshot(tmp_path / "work")
+    write_tar(tmp_path / "all.tar", held)
+    assert errors_well(spt("round", "unpack", tmp_path / "all.tar", tmp_path / "work", cwd=tmp_path), 3, "another job")
+    assert snapshot(tmp_path / "work") == before
+
+
+def only(held, name):
+    """What a tar holds, with one of its jobs."""
+    batch = json.loads(held["batch.json"])
+    jobs = [job for job in batch["jobs"] if f"{job['name']}.tar" == name]
+    return {"batch.json": json.dumps({**batch, "jobs": jobs}).encode(), name: held[name]}
+
+
+def write_tar(path, files):
+    with tarfile.open(path, "w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
 
 
 JOB = {"name": "run-1", "command": "run", "words": []}
@@ -114,15 +157,8 @@ JOB = {"name": "run-1", "command": "run", "words": []}
 )
 def test_a_batch_that_is_damaged_is_refused_before_anything_is_written(jobs, tmp_path):
     """Whatever another machine wrote, `unpack` names the tar, and leaves no batch that `pack` would fail on."""
-    import io
-    import tarfile
-
     data = json.dumps({"v": 1, "kind": "batch", "jobs": jobs}).encode()
-    with tarfile.open(tmp_path / "back.tar", "w") as tar:
-        for name, text in (("batch.json", data), ("run-1.tar", b"")):
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text))
+    write_tar(tmp_path / "back.tar", {"batch.json": data, "run-1.tar": b""})
     ran = spt("round", "unpack", tmp_path / "back.tar", tmp_path / "work", cwd=tmp_path)
     assert errors_well(ran, 2, "back.tar', batch.json")
     assert not list((tmp_path / "work").iterdir())
