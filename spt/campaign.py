@@ -27,6 +27,7 @@ from spt.verdicts import Ledger
 __all__ = [
     "DEMO",
     "RULE",
+    "SESSION_TOK",
     "Emit",
     "Kind",
     "Plan",

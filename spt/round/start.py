@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spt.apply import apply
-from spt.campaign import DEMO, RULE
+from spt.campaign import DEMO, RULE, SESSION_TOK
 from spt.deployment import Deployment, parse, read_words
 from spt.entry import check_name
 from spt.errors import SptError, Unsupported, Usage
@@ -57,6 +57,8 @@ def start(path: Path, wanted: Wanted) -> Journal:
     store = Store.find(path)
     memory = Memory.of(store)
     words = read_words(wanted.file)
+    if wanted.slots:  # whoever asks the deployment for its device is told where the round measures
+        words = {**words, "device": wanted.slots[0][0]}
     folder = wanted.file.absolute().parent
     deployment = parse(words, str(wanted.file), folder)
     _refuse(store, memory, deployment, wanted)
@@ -129,6 +131,16 @@ def _refuse(store: Store, memory: Memory, deployment: Deployment, wanted: Wanted
         raise Usage(f"--rule '{wanted.rule}' is none", f"there are: {RULE}, {DEMO}")
     if deployment.served:
         raise Unsupported("an engine 'openai' has no system of ours in it: there is nothing for a round to change")
+    if deployment.concurrency != 1:
+        raise Unsupported(
+            f"a round times requests one at a time, not {deployment.concurrency} at once",
+            "leave out 'load.concurrency' of the deployment",
+        )
+    if wanted.rule == RULE and (context := deployment.context_tok()) < SESSION_TOK:
+        raise Usage(
+            f"the deployment's context of {context} is too small for the final, which needs {SESSION_TOK}",
+            f"set 'context: {SESSION_TOK}' in the deployment",
+        )
     if wanted.executor is not None:
         if wanted.elsewhere:
             raise Usage(f"--executor '{wanted.executor}' and --elsewhere are two ways", "leave one out")

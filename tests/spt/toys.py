@@ -65,7 +65,7 @@ def write(root, files):
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
-def card(name, requires=(), options=(), seams=None, checks=(), variants=(), **changes):
+def card(name, requires=(), options=(), seams=None, checks=(), variants=(), device=(), **changes):
     """The text of an entry.yaml; JSON is YAML."""
     record = {
         "spt": "1",
@@ -73,7 +73,7 @@ def card(name, requires=(), options=(), seams=None, checks=(), variants=(), **ch
         "title": f"The {name} of the toy",
         "summary": "It does something.",
         "mechanism": "It wins since it does less.",
-        "requires": {"entries": list(requires)},
+        "requires": {"entries": list(requires), **({"device": list(device)} if device else {})},
         "options": list(options),
         "seams": seams or {},
         "contract": {"kind": "rounding", "invariants": ["same products, other order"], "checks": list(checks)},

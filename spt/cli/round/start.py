@@ -82,6 +82,7 @@ def start(
     from spt.errors import Missing, Usage
     from spt.round.agents import Limits
     from spt.round.budget import checked_minutes
+    from spt.round.settings import Settings
     from spt.round.start import Wanted
     from spt.round.start import start as begin
 
@@ -110,5 +111,7 @@ def start(
         limits=Limits(None if agent_minutes is None else 60 * agent_minutes, turns, usd, tries),
     )
     journal = begin(Path(), wanted)
-    say(f"round {journal.round}: {journal.reference}")
+    settings = Settings.of(journal.settings())
+    places = "; ".join(",".join(devices) for devices in settings.slots) or settings.parsed().device
+    say(f"round {journal.round} on {places}: {journal.reference}")
     go_on(journal, max_minutes, as_json)

@@ -52,7 +52,9 @@ class MemoryAgent:
         memory = self._memory()
         there = set(entries_of(history(memory, task.base_commit)[1]))
         names = [name for name in self.names or sorted(memory.entries) if name not in there]
-        fitting = [name for name in names if not self._misfit(memory, name) and _id(name) not in task.taken]
+        # One that the user named is a direction all the same, and its end says why it does not fit.
+        fitting = [name for name in names if name in self.names or not self._misfit(memory, name)]
+        fitting = [name for name in fitting if _id(name) not in task.taken]
         ordered = sorted(fitting, key=lambda name: (len(memory.closure([name]) - there), name))
         return [self._direction(memory, name, task) for name in ordered]
 
@@ -85,6 +87,8 @@ class MemoryAgent:
         name = next((each for each in memory.entries if _id(each) == direction.id), None)
         if name is None:
             return Declined("its entry is not in the memory any more")
+        if (misfit := self._misfit(memory, name)) is not None:
+            return Declined(f"it does not fit: {misfit}")
         try:
             applied = apply(memory, [name], direction.base_commit)
         except SptError as error:

@@ -4,6 +4,7 @@ From the base's own values it changes one option after the other and keeps what 
 takes its other values, a number its halves and doubles, in the order in which the tree declares them.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from spt.errors import Usage
 from spt.gains import LEAST_GAIN
 from spt.git.store import Store
 from spt.round.agents import Task, Tools, Workshop, measure_all
+from spt.round.budget import Waiting
 from spt.round.direction import Candidate, Declined, Direction, SystemOf, Verdict
 from spt.system import Option, Value, options_of
 
@@ -63,10 +65,16 @@ class Sweep:
         declared = self._options(direction.base)
         best: tuple[float, Candidate] | None = None
         values, tried, failed = dict(direction.base.options), 0, ""
-        for name, option in declared.items():
-            near = neighbours(option, values.get(name, option.default))
-            candidates = [_candidate(direction, declared, {**values, name: value}) for value in near]
-            for answer, candidate in zip(measure_all(tools, candidates), candidates, strict=True):
+        for number, name in enumerate(declared):
+            candidates = _near(direction, declared, values, name)
+            try:
+                answers = measure_all(tools, candidates)
+            except Waiting:
+                for later in tuple(declared)[number + 1 :]:  # carried together, unless this one finds better values
+                    with contextlib.suppress(Waiting):
+                        measure_all(tools, _near(direction, declared, values, later))
+                raise
+            for answer, candidate in zip(answers, candidates, strict=True):
                 if "refused" in answer:
                     failed = failed or str(answer["refused"])
                     continue
@@ -86,6 +94,14 @@ class Sweep:
     def revise(self, direction: Direction, verdict: Verdict, tools: Tools) -> Candidate | Declined:
         """What was quickest was not quick enough."""
         return Declined(verdict.reason)
+
+
+def _near(
+    direction: Direction, declared: Mapping[str, Option], values: Mapping[str, Value], name: str
+) -> list[Candidate]:
+    """The values with one option at those beside its own."""
+    near = neighbours(declared[name], values.get(name, declared[name].default))
+    return [_candidate(direction, declared, {**values, name: value}) for value in near]
 
 
 def _candidate(direction: Direction, declared: Mapping[str, Option], values: Mapping[str, Value]) -> Candidate:

@@ -10,9 +10,9 @@ from spt.errors import Unsupported, Usage
 from spt.git.store import Store
 from spt.job import HarnessFailed
 from spt.round.agents import refuse_agent
-from spt.round.agents.sweep import neighbours
+from spt.round.agents.sweep import Sweep, neighbours
 from spt.round.bench import Bench
-from spt.round.budget import Budget, Stopped, checked_minutes
+from spt.round.budget import Budget, Stopped, Waiting, checked_minutes
 from spt.round.direction import Candidate, Direction, Figure, SystemOf, Verdict
 from spt.round.gates import Subject, compare_answers, timing
 from spt.round.journal import Journal, best_reference, rounds
@@ -199,6 +199,26 @@ def test_neighbours_of_words():
     assert list(neighbours(option("float", 0.5, span=(0.0, 1.0)), 0.5)) == [0.25, 1.0]
     assert list(neighbours(option("float", 0.0, span=(0.0, 1.0)), 0.0)) == [0.0625]
     assert list(neighbours(option("string", "free"), "free")) == []
+
+
+def test_a_search_that_waits_for_another_machine_asks_for_all_at_once(monkeypatch):
+    """Every option's neighbours are offered before it waits: one trip, not one for each option."""
+    declared = {name: option("int", 8, span=(0, 64)) for name in ("a", "b", "c")}
+    monkeypatch.setattr(Sweep, "_options", lambda *_: declared)
+    offered = []
+
+    class Tools:
+        def offer(self, candidate):
+            offered.append(dict(candidate.system.options))
+            return len(offered)
+
+        def measure_quick(self, _):
+            raise Waiting("elsewhere")
+
+    direction = Direction("sweep-explore", "explore", "sweep", "t", "h", SystemOf(TREE), COMMIT)
+    with pytest.raises(Waiting):
+        Sweep(None).implement(direction, Tools())
+    assert offered == [{name: value} for name in declared for value in (4, 16)]
 
 
 def answer(request, ids, digest="x"):

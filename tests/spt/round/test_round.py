@@ -12,10 +12,11 @@ from spt.git.store import Store
 from spt.memory import Memory
 from spt.record import line_of
 from spt.round.journal import PHASES, Journal
+from spt.round.settings import Settings
 from spt.round.tools import search
 from spt.round.working import state_of
 from spt.verdicts import Ledger
-from tests.spt.round.toys import START, copied
+from tests.spt.round.toys import FROM, PAIRED, START, copied, make_round_deployment
 from tests.spt.toys import errors_well, git, snapshot, spt
 
 
@@ -178,6 +179,38 @@ def test_a_wrong_word_changes_nothing(repository, words, code, said):
     before = snapshot(repository)
     assert errors_well(spt(*START, *words, cwd=repository), code, said)
     assert snapshot(repository) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "code", "said"),
+    [
+        (PAIRED, {}, 2, "context of 512 is too small for the final, which needs 5120"),
+        (START, {"load": {"concurrency": "2"}}, 5, "one at a time, not 2 at once"),
+    ],
+)
+def test_what_no_timing_or_final_takes_is_said_before_anything(repository, words, changes, code, said):
+    """A deployment cannot be mended within a round, so that it is held against the last steps first."""
+    file = repository / "deployment.yaml"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    before = snapshot(repository)
+    assert errors_well(spt(*words, "stock", cwd=repository), code, said)
+    assert snapshot(repository) == before
+
+
+def test_a_round_on_named_devices_is_of_these(repository):
+    """What an entry wants of a device, and the deployment that a round leaves, are held against them, not the file."""
+    spt(*START, "--name", "one", "--devices", "cuda:1", "--max-minutes", "1e-6", cwd=repository)
+    settings = Settings.of(Journal(Store.find(repository), "one").settings())
+    assert (settings.parsed().device, settings.slots) == ("cuda:1", (("cuda:1",),))
+
+
+def test_an_entry_that_is_named_and_does_not_fit_is_told_of(tmp_path):
+    """It is declined in words; among all entries it is no direction."""
+    folder = make_round_deployment(tmp_path, [("gpu-only", {"tau": "4"}, {"device": ["sm_90"]})])
+    named = spt(*START, FROM, "--name", "one", "--agent", "memory:gpu-only", "--json", cwd=folder).json
+    [direction] = named["directions"]
+    assert (direction["outcome"], direction["end"]["reason"]) == ("declined", "it does not fit: it wants sm_90")
+    assert not spt(*START, FROM, "--name", "two", "--agent", "memory", "--json", cwd=folder).json["directions"]
 
 
 def test_a_round_without_a_drafter_needs_no_cost_model(repository):

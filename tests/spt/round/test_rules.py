@@ -53,6 +53,7 @@ def unsteady(tmp_path_factory):
         tmp_path_factory.mktemp("unsteady"),
         [CANARY, WRONG],
         defaults={"step_ms": "0.2", "prefill_ms": "0.2", "noise": "1"},
+        context=CONTEXT,
     )
     rng = random.Random(5)
     rows = [
