@@ -16,14 +16,17 @@ def prepare(settings: Settings, folder: Path) -> dict[str, Any]:
     """Runs the modules' `prepare(target, options, folder)`; returns the fields of the protocol's `prepared`.
 
     On a GPU an engine warms up once, so that the kernel cache, which the harness keeps beside the folder, is filled.
+    Where no module prepares anything and there is no GPU, the target is not read.
     """
-    options, target = read_options(settings), read_target(settings)
-    for seam in SEAMS:
-        module = seam_module(seam, options[seam])
-        if hasattr(module, "prepare"):
+    options, on_gpu = read_options(settings), settings.device.startswith("cuda")
+    modules = [seam_module(seam, options[seam]) for seam in SEAMS]
+    preparing = [module for module in modules if hasattr(module, "prepare")]
+    if preparing or on_gpu:
+        target = read_target(settings)
+        for module in preparing:
             module.prepare(target, options, folder)
-    if target.device.type == "cuda":
-        Engine(load_system(replace(settings, prepared=folder), target)).warm_up()
+        if on_gpu:
+            Engine(load_system(replace(settings, prepared=folder), target)).warm_up()
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     lines = [f"{_sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
     return {
