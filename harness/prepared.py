@@ -21,6 +21,7 @@ from harness import shape
 from harness.client import PREPARE_S, Engine, Start, digest_folder
 from harness.device import locked, open_device
 from harness.errors import HarnessError, Hung, Missing, Refused, Usage, Violation
+from harness.gguf_file import open_gguf
 from harness.job import Arm, Deployment, read_job
 from harness.launch import launch, refuse_sandbox, settings_of
 from harness.probe import check_sandbox
@@ -262,6 +263,4 @@ def _safetensors_elements(path: Path) -> int:
 
 
 def _gguf_elements(path: Path) -> int:
-    from gguf import GGUFReader
-
-    return sum(int(tensor.n_elements) for tensor in GGUFReader(path).tensors)
+    return sum(int(tensor.n_elements) for tensor in open_gguf(path).tensors)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import Missing, Unsupported
+from harness.gguf_file import open_gguf
 
 __all__ = ["Facts", "read_facts"]
 
@@ -51,14 +52,12 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _of_gguf(path: Path) -> tuple[Any, list[Any]]:
     try:
-        from gguf import GGUFReader
-    except ImportError:
-        raise Missing("the package 'gguf' is not installed here", "pip install gguf") from None
-    try:
-        reader = GGUFReader(path)
+        reader = open_gguf(path)
         rows = [int(tensor.shape[-1]) for tensor in reader.tensors if tensor.name == "token_embd.weight"]
         names = [f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot")]
         stop = [int(reader.fields[name].contents()) for name in names if name in reader.fields]
+    except Missing:
+        raise
     except Exception as error:  # the reader indexes into a memory map and raises whatever numpy raises
         raise Unsupported(f"'{path}' is not a GGUF file that can be read: {error}") from error
     return rows[0] if rows else None, stop

@@ -14,6 +14,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from harness.errors import Missing, Unsupported
+from harness.gguf_file import open_gguf
 
 __all__ = ["Vocabulary", "from_folder", "from_gguf"]
 
@@ -169,23 +170,12 @@ def from_gguf(path: Path) -> Vocabulary:
 
 def _gguf_fields(path: Path) -> dict[str, Any]:
     """All `tokenizer.*` fields by what follows that prefix."""
-    try:
-        from gguf import GGUFReader
-    except ImportError:
-        raise Missing("the package 'gguf' is not installed here", "pip install gguf") from None
-
-    class Reader(GGUFReader):  # type: ignore[misc] # the library has no types
-        """Stops at the end of the file: the library counts on through any length that a damaged file states."""
-
-        def _get(self, offset: int, *arguments: Any, **words: Any) -> Any:
-            if offset >= len(self.data):
-                raise ValueError("it ends within its metadata")
-            return super()._get(offset, *arguments, **words)
-
     prefix = "tokenizer."
     try:
-        fields = Reader(path).fields.items()
+        fields = open_gguf(path).fields.items()
         return {name.removeprefix(prefix): field.contents() for name, field in fields if name.startswith(prefix)}
+    except Missing:
+        raise
     except Exception as error:  # the reader indexes into a memory map and raises whatever numpy raises
         raise Unsupported(f"'{path}' is not a GGUF file that can be read: {error}") from error
 
